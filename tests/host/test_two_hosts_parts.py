@@ -243,11 +243,23 @@ def test_judge__silent_paths_are_named_as_ranges() -> None:
     assert "here 4 of 8 answer; silent: paths 1, 4-6; there 8 of 8 answer" in found.found
 
 
-def test_judge__a_single_port_base_names_the_ports_of_silent_paths() -> None:
+@pytest.mark.parametrize(
+    ("ports", "engines", "said"),
+    [
+        ("UDP ports from 20000 on (WEFT_PORT_BASE)", 1, " (UDP port 20002-20003);"),
+        ("UDP ports 20000-20100 (WEFT_PORT_BASE)", 1, " (UDP port 20002-20003 if the range was"),
+        ("UDP ports 20000-20100 (WEFT_PORT_BASE)", 2, "; there"),
+        ("all UDP ports", 1, "; there"),
+    ],
+)
+def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
+    ports: str, engines: int, said: str
+) -> None:
     paths = tuple(replace(one, usable=one.path not in {2, 3}) for one in PATHS)
-    hello = replace(HELLO, data_ports="UDP ports from 20000 on (WEFT_PORT_BASE)")
-    facts = judge.PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
-    assert "silent: paths 2-3 (UDP port 20002-20003)" in judge.pair(facts, alone=True)[0].found
+    hello = replace(HELLO, data_ports=ports)
+    here = replace(SIDE, paths=paths, engines=engines)
+    facts = judge.PairFacts(PairStep(0, 0), hello, hello, here, SIDE)
+    assert f"paths 2-3{said}" in judge.pair(facts, alone=True)[0].found
 
 
 def test_judge__paths_that_loss_silences_are_not_blamed_on_a_firewall() -> None:

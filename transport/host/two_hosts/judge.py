@@ -198,16 +198,26 @@ def _answered(engines: int, paths: Sequence[PathFact], data_ports: str = "") -> 
     text = f"{count} of {len(paths)} answer"
     if not count or not silent_paths:
         return text
-    base = re.match(r"UDP ports from (\d+) on", data_ports)
     per_engine = len(paths) // max(engines, 1)
-    each = []
-    for engine, numbers in sorted(silent_paths.items()):
-        text_of_one = (f"engine {engine} " if engines > 1 else "") + f"paths {_ranges(numbers)}"
-        if base:
-            first = int(base[1]) + engine * per_engine
-            text_of_one += f" (UDP port {_ranges([first + one for one in numbers])})"
-        each.append(text_of_one)
+    each = (
+        (f"engine {engine} " if engines > 1 else "")
+        + f"paths {_ranges(numbers)}"
+        + _ports_text([engine * per_engine + one for one in numbers], engines, data_ports)
+        for engine, numbers in sorted(silent_paths.items())
+    )
     return f"{text}; silent: {', '.join(each)}"
+
+
+def _ports_text(offsets: Sequence[int], engines: int, data_ports: str) -> str:
+    """The UDP ports at these offsets from the first one, in words; "" if they are not known.
+
+    data_ports: Hello.data_ports. Of a range, engines take the next free port, in turn.
+    """
+    given = re.match(r"UDP ports (from )?(\d+)", data_ports)
+    if given is None or (engines > 1 and not given[1]):
+        return ""
+    ports = _ranges([int(given[2]) + one for one in offsets])
+    return f" (UDP port {ports}{'' if given[1] else ' if the range was free'})"
 
 
 def _ranges(numbers: list[int]) -> str:
