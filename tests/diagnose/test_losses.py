@@ -19,7 +19,7 @@ def test_losses__of_a_real_job_must_be_seen_in_every_window(tmp_path: Path) -> N
         "link": "leaf1-host13",
         "at_ns": 3_600_000,
         "until_ns": 5_500_000,
-        "loss": 0.1,
+        "loss": 0.25,
     }
     known = routes.read(traced(tmp_path, short) / routes.FILE)
     assert not known.addresses

@@ -30,7 +30,9 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 RIVAL_SHARE = 0.5  # a place that loses this part of what the worst one loses is like it
-BEGUN = 5  # windows before which losses are no certain damage
+# Queues overflow when all flows begin at once: before so many windows, losses are certain damage
+# only if the other places lose less than this.
+BEGUN, QUIET_RATE = 5, 2e-4
 QUIET_WINDOWS = 3  # otherwise a place is clearly lossy that is so in each of this many windows
 CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
@@ -170,7 +172,7 @@ def rarely_lossy(seen: Seen) -> Finding | None:
 def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) -> bool:
     """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
     rate, other_rate = rates
-    if at < BEGUN:  # queues overflow when all flows begin at once
+    if at < BEGUN and other_rate > QUIET_RATE:
         return False
     if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or other_rate >= RIVAL_SHARE * rate:
         return False
@@ -243,11 +245,11 @@ def _most_lossy(
     place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
     mask = np.zeros(len(lost), bool)
     mask[candidates.every[at].at] = True
-    alike = [
-        each.place.kind == one.kind and each.place.side == one.side and each.place.name != one.name
-        for each in candidates.every
-    ]
-    rival = np.where(np.array(alike) & (mine[0] >= LOSSES_MIN), rate, 0.0).max(initial=0.0)
+    alike = np.array(
+        [each.place.kind == one.kind and each.place.side == one.side for each in candidates.every]
+    )
+    apart = candidates.summed(lost * ~mask), candidates.summed(sent * ~mask)
+    rival = np.where(alike & (apart[0] >= LOSSES_MIN), _rate(*apart), 0.0).max(initial=0.0)
     # Where another place loses about as much, as at the ranks of a tree where two others meet, the
     # rate of the rest says little.
     rest_rate = float(rival) if rival >= RIVAL_SHARE * rate[at] else float(other[at])

@@ -30,6 +30,7 @@ def program_own_ns(calls: dict[str, Array]) -> Array:
     receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0)
     waits = receives | (calls["kind"] == "collective")
     begun = np.where(calls["arrival_ns"] >= 0, calls["arrival_ns"], calls["begin_ns"])
+    kinds = kinds_of(calls)
     done = np.maximum(begun, np.where(waits, calls["end_ns"], begun))
     for one in np.unique(calls["process"]).tolist():
         mine = np.flatnonzero(calls["process"] == one)
@@ -41,8 +42,19 @@ def program_own_ns(calls: dict[str, Array]) -> Array:
         ended = np.sort(calls["end_ns"][sends])
         freed = np.concatenate([[-1], ended])[np.searchsorted(ended, begun[mine], side="right")]
         waited = begun[mine] - freed <= AT_ONCE * (begun[mine] - before)
-        made[mine] = np.where(waited, 0, np.maximum(begun[mine] - before, 0))
+        own = np.maximum(begun[mine] - before, 0)
+        made[mine] = _as_usual(own, waited & (own > 0), kinds[mine])
     made[calls["end_ns"] < 0] = -1
+    return made
+
+
+def _as_usual(own: Array, unknown: Array, kinds: Array) -> Array:
+    """The times; in place of those not known, the median of the known ones of the same kind."""
+    made = own.copy()
+    for one in np.unique(kinds[unknown]).tolist():
+        alike = kinds == one
+        known = own[alike & ~unknown]
+        made[alike & unknown] = int(np.median(known)) if len(known) else 0
     return made
 
 
