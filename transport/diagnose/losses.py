@@ -30,8 +30,7 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 RIVAL_SHARE = 0.5  # a place that loses this part of what the worst one loses is like it
-# Queues overflow when all flows begin at once: before so many windows, losses are certain damage
-# only if the other places lose less than this.
+# Before so many windows, losses are certain damage only if the other places lose less than this.
 BEGUN, QUIET_RATE = 5, 2e-4
 QUIET_WINDOWS = 3  # otherwise a place is clearly lossy that is so in each of this many windows
 CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
@@ -99,7 +98,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     often = _lossy_windows(paths, span, mine)
     in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
-    clear = failed or at_random or _is_clear(paths, at, mine, (rate, other_rate))
+    clear = failed or at_random or _is_clear(paths, at, mine, (rate, other_rate), place)
     # If routes are known, losses of a single pair point to no link or NIC.
     has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
     certain = has_place and clear and (queued is False or failed)
@@ -169,10 +168,12 @@ def rarely_lossy(seen: Seen) -> Finding | None:
     )
 
 
-def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) -> bool:
+def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float], place: Place) -> bool:
     """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
     rate, other_rate = rates
-    if at < BEGUN and other_rate > QUIET_RATE:
+    # Where all flows begin at once, or two of them meet in front of a receiver, queues overflow.
+    meets = place.kind == "nic" and place.side == "receive"
+    if (at < BEGUN or meets) and other_rate > QUIET_RATE:
         return False
     if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or other_rate >= RIVAL_SHARE * rate:
         return False

@@ -27,6 +27,9 @@ from transport.ground.units import percent, time_text
 Array = NDArray[Any]
 
 TIMES_MIN = 3  # a rank is late again and again if it is late in at least this many iterations
+# Of a stage whose Sends wait for each other, less is known than of others: what it usually takes is
+# this quantile of its own times, and not their median.
+USUAL = 0.7
 LONG_SHARE = 0.25  # no timeout of a packet delays a rank by this share of an iteration
 CHANCE_MAX = 1e-3  # the probability that one of the ranks is late so often by chance
 COST_MIN = 0.01  # share of the job's time that it must cost
@@ -118,7 +121,7 @@ def _beyond_usual(facts: Facts, windows: Windows) -> Array:
     own = own_beside(facts, windows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # ranks of which nothing is known
-        more: Array = np.nan_to_num(own - np.nanmedian(own[1:-1], axis=0))
+        more: Array = np.nan_to_num(own - np.nanquantile(own[1:-1], USUAL, axis=0))
     return np.maximum(more, 0)
 
 

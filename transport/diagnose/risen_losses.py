@@ -28,7 +28,7 @@ LOST_MIN = 16  # at least so many packets more than expected
 # Log-likelihood ratio of the losses against those expected; places that differ by less are tied.
 LIKELY_MIN, TIE = 100.0, 2.0
 RIVAL_SHARE = 0.3  # without its paths, no other place is as unlikely by this part
-SINGLY_MIN = 0.55  # of the additional losses, this share of what chance loses singly is single
+SINGLY_MIN = 0.75  # of the additional losses, this share of what chance loses singly is single
 LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between the two rates
 
 
