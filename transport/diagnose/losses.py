@@ -45,6 +45,10 @@ BURST_SHARE = 0.4
 BURST_SHARE_ALL = 0.75  # the same of losses everywhere, as no cable is bad everywhere
 SINGLE_MIN = 0.5  # that part is not known better, as packets on their way are not counted as sent
 OVERFLOW_RATE = 0.03  # a queue that loses less is no fault
+PAST_MIN, PAST_SHARE = (
+    2,
+    0.5,
+)  # nor one that lost half as much in the windows before, if there are two
 # What is neither clearly a burst nor clearly single is no certain damage.
 CLEARLY_SINGLE = 0.65
 LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
@@ -283,7 +287,8 @@ def _overflow(
     lost, sent = paths.lost[span][:, mine].sum(), paths.sent[span][:, mine].sum()
     alone = float(paths.alone[span][:, mine].sum() / lost)
     failed = int(paths.downs[span].sum(axis=0)[mine].sum())
-    certain = place.kind == "link" and often >= rule.seen and not failed and rate >= OVERFLOW_RATE
+    certain = place.kind == "link" and often >= rule.seen and not failed
+    certain = certain and rate >= OVERFLOW_RATE and _is_new(paths, span, mine, rate)
     begin, end = seen.windows.span(span.start, at)
     others = "" if place.kind == "network" else f", all other paths {percent(other_rate, 2)},"
     return Finding(
@@ -302,6 +307,15 @@ def _overflow(
         weight=float(lost),
         more={"downs": failed},
     )
+
+
+def _is_new(paths: Paths, span: slice, mine: Array, rate: float) -> bool:
+    """Whether these paths lost clearly less before; a job may always fill a queue by itself."""
+    if span.start < PAST_MIN:
+        return False
+    lost = paths.lost[: span.start][:, mine].sum()
+    sent = max(float(paths.sent[: span.start][:, mine].sum()), float(lost), 1.0)
+    return float(lost) / sent < PAST_SHARE * rate
 
 
 def _lossy_windows(paths: Paths, span: slice, mine: Array) -> int:

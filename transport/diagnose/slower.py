@@ -44,7 +44,7 @@ GROUP_MIN = 2  # a single rank would have stood out from the others
 PAIRS_MIN = 4
 # A job is unsteady if at least three iterations take this many times as long as a quick quarter of
 # them, their messages this many times, and that costs the job this share of its time. One iteration
-# is enough if it takes this many times as long, and its messages twice as long.
+# is enough if it takes this many times as long, and its messages half as long again.
 UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.2, 0.08
 STALLED = 3.0
 
@@ -218,10 +218,11 @@ def unsteady(facts: Facts, windows: Windows) -> str:
     lengths = np.diff(windows.starts_ns)[1:].astype(np.float64)
     busy = np.zeros(windows.count)
     np.add.at(busy, windows_of_edges(facts, windows), facts.edges["busy_ns"].astype(np.float64))
-    busy = busy[1:-1]
+    # Messages at the edge of an iteration may belong to the one beside it.
+    busy = np.convolve(np.pad(busy[1:-1], 1, mode="edge"), np.ones(3) / 3, mode="valid")
     usual, usual_busy = float(np.quantile(lengths, 0.25)), float(np.quantile(busy, 0.25))
     long = (lengths > LONGER * usual) & (busy > BUSIER * usual_busy)
-    stalled = (lengths > STALLED * usual) & (busy > 2 * usual_busy)
+    stalled = (lengths > STALLED * usual) & (busy > 1.5 * usual_busy)
     lost_ns = float((lengths - usual)[long].sum())
     few = long.sum() < UNSTEADY_MIN and not stalled.any()
     if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():
