@@ -204,6 +204,9 @@ def test_deploy__the_command_lists_and_writes_all_files(
     assert invoke(["deploy"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in FILES)
+    assert invoke(["deploy", "-o", str(tmp_path / "new")]) == 0
+    assert {one.name for one in (tmp_path / "new").iterdir()} == set(FILES)
+    assert invoke(["deploy", "-o", str(tmp_path / "missing" / "new")]) == 2
     assert invoke(["deploy", "-o", str(tmp_path)]) == 0
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from transport.cli.options import OutputFolder
 from transport.cli.output import print_table, unwritten
 from transport.ground import created
 from transport.ground.text import nearest
@@ -31,8 +32,9 @@ FILES = {
     "-o",
     "--out",
     metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The folder to write to; without NAME, all files are written.  [default: this folder]",
+    type=OutputFolder(),
+    help="The folder to write to, made if it does not exist; without NAME, all files are written.  "
+    "[default: this folder]",
 )
 def command(names: tuple[str, ...], out: Path | None) -> None:
     """Write files that start a job under torchrun, MPI, Slurm, Kubernetes or Ray.
@@ -53,6 +55,11 @@ def command(names: tuple[str, ...], out: Path | None) -> None:
     for name in chosen:
         if (folder / name).exists():
             raise click.UsageError(f"{folder / name} exists already: give another folder with -o")
+    try:
+        if not folder.exists():
+            folder.mkdir()
+    except OSError as error:
+        raise unwritten(folder, error) from None
     for name in chosen:
         write(name, folder / name)
         click.echo(f"wrote {folder / name}")
