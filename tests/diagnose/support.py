@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner, Result
 
+from transport.cli import weft
 from transport.diagnose.facts import Facts
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
@@ -83,3 +86,16 @@ def as_real(facts: Facts, times: int = 300) -> Facts:
     names = ("calls", "edges", "losses", "samples", "sent", "downs")
     tables: dict[str, Any] = {name: moved(getattr(facts, name)) for name in names}
     return replace(facts, processes=processes, end_ns=facts.end_ns * times + NOW_NS, **tables)
+
+
+def invoked(*words: str | Path) -> Result:
+    """The result of a command of weft."""
+    return CliRunner().invoke(weft, [str(word) for word in words])
+
+
+def found_by(*words: str | Path) -> dict[str, Any]:
+    """The JSON of weft diagnose."""
+    done = invoked("diagnose", *words, "--json", "-")
+    assert done.output.startswith("{"), done.output
+    found: dict[str, Any] = json.loads(done.output)
+    return found

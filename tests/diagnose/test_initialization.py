@@ -5,33 +5,18 @@ Logs and dumps are made up, in the forms of NCCL 2.28 and PyTorch 2.11.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import time
 from pathlib import Path
-from typing import Any
 
-from click.testing import CliRunner, Result
-
+from tests.diagnose.support import found_by, invoked
 from tests.trace.test_import_flight import dump, entry
 from tests.trace.writer import communicator, rank_of
-from transport.cli import weft
 from transport.diagnose import diagnose
 from transport.trace import open_store
 
 SECOND = 10**9
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(weft, [str(word) for word in words])
-
-
-def found_by(*words: str | Path) -> dict[str, Any]:
-    done = run("diagnose", *words, "--json", "-")
-    assert done.output.startswith("{"), done.output
-    found: dict[str, Any] = json.loads(done.output)
-    return found
 
 
 def lines(rank: int, *ends: str, ranks: int = 4, comm_id: str = " commId 0x77") -> str:
@@ -88,7 +73,7 @@ def test_logs__of_old_versions_name_processes_only(tmp_path: Path) -> None:
 
 def test_logs__a_job_that_is_starting_is_only_suspected(tmp_path: Path) -> None:
     log(tmp_path / "t", "".join(lines(rank, "START") for rank in (0, 1, 3)), age_s=5)
-    done = run("diagnose", tmp_path / "t")
+    done = invoked("diagnose", tmp_path / "t")
     assert done.exit_code == 4
     assert "suspicion: initialization_hang: rank 2" in done.output
 

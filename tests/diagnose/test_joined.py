@@ -6,7 +6,6 @@ and NCCL; these tools themselves do not run here.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import defaultdict
 from pathlib import Path
@@ -15,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from tests.diagnose.support import traced
+from tests.diagnose.support import found_by, invoked, traced
 from tests.trace.writer import AHEAD_NS, channel, communicator, operation, rank_of
-from transport.cli import weft
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import facts_of
 from transport.diagnose.finding import Finding, Place
@@ -35,17 +32,6 @@ BEGIN_NS = 1_790_000_000 * SECOND
 FRAME = {"name": "load", "filename": "/job/data.py", "line": 7}
 TORCH_NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather"}
 DTYPES = {"ncclFloat32": "Float", "ncclBfloat16": "BFloat16", "ncclInt8": "Char"}
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(weft, [str(word) for word in words])
-
-
-def found_by(*words: str | Path) -> dict[str, Any]:
-    done = run("diagnose", *words, "--json", "-")
-    assert done.output.startswith("{"), done.output
-    found: dict[str, Any] = json.loads(done.output)
-    return found
 
 
 def calls_of(folder: Path) -> dict[int, list[tuple[str, tuple[int, ...], str, int, str, bool]]]:
@@ -178,7 +164,7 @@ def test_joined__a_source_that_says_the_opposite_leaves_nothing_certain(
     calls = calls_of(job)
     calls[5] = calls[4][:]  # the dump says that the absent rank called what its neighbour called
     dumped(job, calls)
-    done = run("diagnose", job)
+    done = invoked("diagnose", job)
     assert done.exit_code == 4
     (first,) = found_by(job)["findings"]
     (said,) = first["more"]["sources"]
@@ -212,7 +198,7 @@ def test_joined__a_folder_without_a_trace_needs_no_import(job: Path, tmp_path: P
 def test_joined__healthy_sources_say_nothing(tmp_path: Path) -> None:
     folder = traced(tmp_path / "t")
     dumped(folder, calls_of(folder))
-    done = run("diagnose", folder)
+    done = invoked("diagnose", folder)
     assert done.exit_code == 0, done.output
     assert "note: joined: weft's trace (32 processes)" in done.output
 
@@ -222,20 +208,20 @@ def test_joined__files_of_another_kind_are_left_out_or_refused(tmp_path: Path) -
     (folder / "rank_0").write_text("nothing")
     (folder / "nccl_trace_rank_1").write_bytes(b"\x80\x04pg_config")
     (folder / "notes.json").write_text('{"entries": 3}')
-    done = run("diagnose", folder)
+    done = invoked("diagnose", folder)
     assert done.exit_code == 0, done.output
     assert "nccl_trace_rank_1 is left out" in done.output
     with (folder / "job.log").open("wb") as log:
         log.write(b"node0:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
         log.truncate((1 << 30) + 1)
-    done = run("diagnose", folder)
+    done = invoked("diagnose", folder)
     assert "job.log is left out: it is larger than 1 GiB: use --with" in done.output
     (folder / "job.log").unlink()
-    done = run("diagnose", folder, "--with", folder / "rank_0")
+    done = invoked("diagnose", folder, "--with", folder / "rank_0")
     assert done.exit_code == 2
     assert "rank_0 is neither a dump of the Flight Recorder nor a log of NCCL" in done.output
     (tmp_path / "empty").mkdir()
-    done = run("diagnose", folder, "--with", tmp_path / "empty")
+    done = invoked("diagnose", folder, "--with", tmp_path / "empty")
     assert (done.exit_code, "has no dump" in done.output) == (2, True)
 
 

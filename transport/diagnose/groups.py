@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose import places
+from transport.diagnose.finding import Finding
 from transport.diagnose.own_times import own_beside
 from transport.diagnose.peers import always_slower
 from transport.diagnose.seen import Seen
@@ -49,11 +50,7 @@ def with_all(seen: Seen, one: Finding) -> Finding:
     if not others:
         return replace(one, lost_ns=lost_ns)
     every = np.sort([mine, *others])
-    place = Place(
-        "ranks",
-        seen.facts.named(every),
-        tuple(seen.facts.processes[at].rank for at in every.tolist()),
-    )
+    place = places.of_ranks(seen.facts, every)
     means_ns = {at: float(own[:, at].mean()) / seen.windows.iterations for at in others}
     worst = sorted(others, key=lambda at: -means_ns[at])[:NAMED_MAX]
     text = ", ".join(f"{names[at]} {time_text(means_ns[at])}" for at in worst)

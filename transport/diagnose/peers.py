@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import places
 from transport.diagnose.alone import FEW_PEERS
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding
 from transport.diagnose.measures import roles_of, stages_of
 from transport.diagnose.own_times import own_times_of
 from transport.diagnose.windows import Windows, kinds_of
@@ -71,11 +72,7 @@ def slower_than_peers(facts: Facts, windows: Windows) -> list[Finding]:
     return [
         Finding(
             "non_communication_slow",
-            Place(
-                "rank" if len(ones) == 1 else "ranks",
-                names,
-                tuple(facts.processes[one].rank for one in ones.tolist()),
-            ),
+            places.of_ranks(facts, ones),
             int(windows.starts_ns[0]),
             facts.end_ns,
             0.9,

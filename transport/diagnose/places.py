@@ -112,6 +112,12 @@ def nics(facts: Facts, source: Array, target: Array) -> list[Candidate]:
     return made
 
 
+def of_ranks(facts: Facts, ones: Array) -> Place:
+    """One rank, or several, as one place. ones: their processes."""
+    ranks = tuple(facts.processes[one].rank for one in ones.tolist())
+    return Place("rank" if len(ones) == 1 else "ranks", facts.named(ones), ranks)
+
+
 def pairs(facts: Facts, source: Array, target: Array) -> list[Candidate]:
     """Each sender with each of its receivers."""
     made = []

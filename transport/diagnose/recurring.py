@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import places
 from transport.diagnose.chance import at_least
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding
 from transport.diagnose.measures import Lateness
 from transport.diagnose.own_times import own_beside
 from transport.diagnose.stragglers import LATE_QUERY, LATE_SHARE
@@ -90,7 +91,7 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     long = own > LONG_SHARE * windows.usual_ns
     late &= long | ~troubled(facts, windows)[inner]
     times, events = late.sum(axis=0), int(late.sum())
-    judged_ns, usual = int(windows.starts_ns[-1] - windows.starts_ns[1]), windows.usual_ns
+    judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
     cost_ns = np.where(late, own, 0.0).sum(axis=0)
     found = []
     for one in np.argsort(-cost_ns, kind="stable").tolist():
@@ -98,21 +99,25 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
             continue
         if times[one] < TIMES_MIN:
             # Twice is enough if it is long, and if no rank is ever late otherwise.
-            if times[one] == 2 == events and (own[late[:, one], one] > LONG_SHARE * usual).all():
+            if times[one] == 2 == events and long[late[:, one], one].all():
                 found.append(one)
-            continue
-        ranks = len(facts.processes)
-        chance = ranks * at_least(int(times[one]), events, 1 / ranks)
-        at = np.flatnonzero(late[:, one])
-        if period_of(at, windows.starts_ns[1:-1][at]).steps > 1:
-            chance *= 2 / len(
-                late
-            )  # about the probability that three moments are equally far apart
-        if chance <= CHANCE_MAX:
+        elif _chance(np.flatnonzero(late[:, one]), late, windows) <= CHANCE_MAX:
             found.append(one)
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
     return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+
+
+def _chance(at: Array, late: Array, windows: Windows) -> float:
+    """The probability that one of the ranks is late so often, and so evenly, by chance.
+
+    at: the iterations in which the rank is late. late: [iteration, process] those of all ranks.
+    """
+    ranks = late.shape[1]
+    chance: float = ranks * at_least(len(at), int(late.sum()), 1 / ranks)
+    if period_of(at, windows.starts_ns[1:-1][at]).steps > 1:
+        chance *= 2 / len(late)  # about the probability that three moments are equally far apart
+    return chance
 
 
 def _beyond_usual(facts: Facts, windows: Windows) -> Array:
@@ -154,11 +159,7 @@ def _finding(
     names = facts.named(ones)
     return Finding(
         "non_communication_slow",
-        Place(
-            "rank" if len(ones) == 1 else "ranks",
-            names,
-            tuple(facts.processes[one].rank for one in ones.tolist()),
-        ),
+        places.of_ranks(facts, ones),
         int(windows.starts_ns[at[0]]),
         windows.span(int(at[-1]), int(at[-1]))[1],
         0.97,

@@ -125,8 +125,9 @@ def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, a
         *seen.windows.span(at, seen.windows.count - 1),
         shared(0.9, place),
         True,
-        f"From {seen.windows.text_of(at)} on, {place.name} lost {percent(float(rate), 2)} of its "
-        f"segments, {percent(float(usual), 2)} before, most of them singly: a bad cable does so, "
+        f"From window {at + 1} of {seen.windows.count} on, {place.name} lost "
+        f"{percent(float(rate), 2)} of its segments, {percent(float(usual), 2)} before, "
+        "most of them singly: a bad cable does so, "
         "and a full queue loses several in a row.",
         LOSS_QUERY,
         LOSS_ADVICE[place.kind],

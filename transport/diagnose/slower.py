@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, shared
 from transport.diagnose.measures import windows_of_edges
 from transport.diagnose.own_times import own_beside, own_times_of, silent_of
 from transport.diagnose.windows import Windows
@@ -210,11 +210,7 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     return [
         Finding(
             "non_communication_slow",
-            Place(
-                "rank" if len(ones) == 1 else "ranks",
-                names,
-                tuple(facts.processes[one].rank for one in ones.tolist()),
-            ),
+            places.of_ranks(facts, ones),
             int(windows.starts_ns[first]),
             facts.end_ns,
             0.9,
@@ -321,13 +317,12 @@ def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
     clear = len(slow) + len(calm) >= CLEAR_SHARE * len(facts.processes)
     if len(slow) < GROUP_MIN or not len(calm) or not clear:
         return None
-    ranks = tuple(facts.processes[one].rank for one in slow.tolist())
     names = facts.named(slow)
     growth = float(np.median(found.own_ns[slow]))
     lost_ns = int((found.after_ns - found.before_ns) * (windows.count - found.first))
     return Finding(
         "non_communication_slow",
-        Place("ranks", names, ranks),
+        places.of_ranks(facts, slow),
         found.from_ns,
         found.to_ns,
         0.9,

@@ -87,7 +87,7 @@ def doubted(seen: Seen, one: Finding) -> Finding:
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
     mine = names.index(one.place.name)
     if not _own_time_says_so(seen, slice(int(first), int(last) + 1), mine, one.weight):
-        text = " In the order of its calls it has no such time of its own, so it may have waited."
+        text = " Between its calls it did not take longer by itself: it may have waited."
         return replace(one, certain=False, evidence=one.evidence + text)
     own = seen.lateness.own
     limit_ns = max(LATE_SHARE * seen.windows.usual_ns, COMPARABLE * one.weight)
