@@ -123,12 +123,17 @@ class _Run:
         base = {number: len(self.comms) + at for at, number in enumerate(members)}
         order = {number: np.array(sorted(ranks)) for number, ranks in members.items()}
         self.comms += [(f"{name} {number}", hosts[ranks]) for number, ranks in order.items()]
+        wrong: dict[int, list[tuple[int, str, int]]] = {}
         for (at, rank), (function, size_bytes) in program.wrong.items():
-            comm = base.get(program.operations[at].communicator, 0)
-            called = _Operation(comm, 0, function, program.operations[at].algorithm, size_bytes)
-            self.wrong[len(self.operations) + at, int(hosts[rank])] = called
+            wrong.setdefault(at, []).append((int(hosts[rank]), function, size_bytes))
         counts: dict[tuple[int, str], int] = {}
-        for one in program.operations:
+        for at, one in enumerate(program.operations):
+            for host, function, size_bytes in wrong.get(at, ()):
+                # It has the number that its function's next call has.
+                number = counts.get((one.communicator, function), 0)
+                comm = base.get(one.communicator, 0)
+                called = _Operation(comm, number, function, one.algorithm, size_bytes)
+                self.wrong[len(self.operations), host] = called
             key = (one.communicator, one.function)
             counts[key] = counts.get(key, 0) + 1
             root = -1
