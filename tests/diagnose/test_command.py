@@ -17,8 +17,9 @@ from tests.trace.writer import message, rank_of
 from tests.waiting import PATIENCE_S, until
 from transport.cli import weft
 from transport.diagnose import report
-from transport.diagnose.diagnosis import Settings, judged
+from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
+from transport.diagnose.settings import Settings
 from transport.plan import routes
 from transport.sim.run import run as simulated
 from transport.sim.scenario import from_tables

@@ -39,7 +39,8 @@ def facts_with(
     last = [last_ns, *[END_NS] * (RANKS - 1)]
     processes = tuple(Process(one, f"host{one}", one, None, 0, last[one]) for one in range(RANKS))
     nothing: dict[str, Any] = {}
-    return Facts(processes, {}, edges, nothing, samples, nothing, downs, END_NS, {}, {})
+    calls = {"process": np.zeros(0, np.int64), "end_ns": np.zeros(0, np.int64)}
+    return Facts(processes, calls, edges, nothing, samples, nothing, downs, END_NS, {}, {})
 
 
 def found_in(facts: Facts) -> Finding:
@@ -72,6 +73,19 @@ def test_cut_off__a_nic_whose_process_reaches_none_of_several_peers() -> None:
     """Its peers have not complained yet, so it is only a suspicion."""
     one = found_in(facts_with((2, 0, "path_down"), (2, 1, "path_down"), (2, 3, "path_down")))
     assert (one.place.ranks, one.place.candidates, one.certain) == ((2,), (), False)
+
+
+def test_cut_off__a_nic_that_several_peers_cannot_reach_is_certain() -> None:
+    one = found_in(facts_with((0, 2, "path_down"), (1, 2, "path_down"), (3, 2, "path_down")))
+    assert (one.place.ranks, one.place.candidates, one.certain) == ((2,), (), True)
+
+
+def test_cut_off__of_two_ends_the_one_that_others_still_hear_works() -> None:
+    complaint, later = (3, 0, "path_down"), FAILED_NS + PATHS
+    one = found_in(facts_with(complaint, messages=((3, 2, later),)))
+    assert (one.place.ranks, one.place.candidates, one.certain) == ((0,), (), True)
+    earlier = found_in(facts_with(complaint, messages=((3, 2, FAILED_NS - 1),)))
+    assert not earlier.certain
 
 
 def test_cut_off__two_that_complain_about_each_other_are_a_pair() -> None:

@@ -17,12 +17,12 @@ from tests.diagnose.grown import agent, grow, in_order
 from tests.diagnose.support import traced
 from tests.diagnose.test_faults import HANGS, SLOW
 from tests.diagnose.test_live_summary import NAMES, faulty
-from transport.diagnose.diagnosis import Settings
 from transport.diagnose.live import merge, pauses
 from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.incidents import Event
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.share import Share, write
+from transport.diagnose.settings import Settings
 from transport.plan import routes
 
 STEPS = 14

@@ -11,9 +11,10 @@ from bench.lib.diagnosis_jobs import Job as Shape
 from tests.diagnose.grown import OPERATIONS, agent, followed, job_of
 from tests.diagnose.support import traced
 from tests.diagnose.test_faults import HANGS, SLOW
-from transport.diagnose.diagnosis import Settings, diagnose, judged
+from transport.diagnose.diagnosis import diagnose, judged
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.live import summary
+from transport.diagnose.settings import Settings
 from transport.plan import routes
 from transport.sim.run import run
 from transport.sim.scenario import from_tables

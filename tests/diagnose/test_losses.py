@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from tests.diagnose.support import as_real, traced
-from transport.diagnose.diagnosis import Settings, judged
+from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
+from transport.diagnose.settings import Settings
 from transport.plan import routes
 from transport.trace import open_store
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bench.lib.diagnosis_jobs import Job
-from transport.diagnose.diagnosis import Settings, judged
+from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
 from transport.diagnose.measures import lateness_of
+from transport.diagnose.settings import Settings
 from transport.diagnose.windows import judged_windows_of
 from transport.sim.run import run
 from transport.sim.scenario import from_tables

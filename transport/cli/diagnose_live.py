@@ -23,7 +23,6 @@ from transport.cli.known_routes import known_routes
 from transport.cli.metrics import address
 from transport.cli.output import unwritten
 from transport.diagnose import report
-from transport.diagnose.diagnosis import Settings
 from transport.diagnose.live import otlp, share as files
 from transport.diagnose.live.action import Action
 from transport.diagnose.live.agent import Agent
@@ -38,6 +37,7 @@ from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, KernelLog, Stacks
 from transport.diagnose.live.summary import Summary
 from transport.diagnose.live.verdicts import append, reported
+from transport.diagnose.settings import Settings
 from transport.ground import created
 from transport.ground.text import printable
 from transport.live.signals import Signals

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import alive
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.stopped import Stalls
 from transport.ground.units import time_text
 
@@ -21,6 +22,7 @@ Array = NDArray[Any]
 
 ALL_PATHS = 0.8  # a peer cannot be reached if this share of the paths to it failed
 NAMED_MAX = 4
+COMPLAINS_NS = 8_000_000_000  # a process that hears nothing complains after 6.3 s, by default
 TIMEOUT_QUERY = (
     "SELECT process, peer, what, count(*) FROM events "
     "WHERE what IN ('timeout', 'path_down', 'peer_quiet') GROUP BY ALL"
@@ -53,7 +55,7 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
             quiet.setdefault((source, target), when)
     if not any(failed.values()) and not quiet:
         return {}
-    known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
+    known, heard_ns, stalls = known_paths(facts), _heard_ns(facts), Stalls(facts)
     # The number of paths that is assumed for pairs whose paths were never sampled.
     most = max(known.values(), default=0)
     made = {
@@ -66,8 +68,11 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
         # A peer that was stopped and resumed later was not out of reach.
         if heard <= when and not stalls.covers(target, when):
             made[source, target] = min(made.get((source, target), when), when)
-    # A process that ended normally was not out of reach.
-    gone_ns = {at: one.last_ns for at, one in enumerate(facts.processes) if one.ended}
+    # A process that ended normally was not out of reach. One whose call has not ended did not.
+    inside = set(facts.calls["process"][facts.calls["end_ns"] < 0].tolist())
+    gone_ns = {
+        at: one.last_ns for at, one in enumerate(facts.processes) if one.ended and at not in inside
+    }
     return {
         pair: made[pair]
         for pair in sorted(made)
@@ -75,7 +80,7 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     }
 
 
-def _known_paths(facts: Facts) -> dict[Pair, int]:
+def known_paths(facts: Facts) -> dict[Pair, int]:
     """(process, peer) -> how many paths between them are known."""
     table = facts.samples
     if "path" not in table or not len(table["path"]):
@@ -119,13 +124,27 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     one, peers = order[0], sorted(others[order[0]])
     first_ns = min(when for pair, when in found.items() if one in pair)
     complains = any(source == one for source, _ in found)
-    if not complains and facts.processes[one].last_ns < first_ns:
-        return _stopped(facts, one, peers)
+    runs = facts.states.get(one, "") not in ("", *alive.STOPPED)
+    if not complains and not runs and facts.processes[one].last_ns < first_ns:
+        return _stopped(facts, one, peers, first_ns)
     rest = [each for each in order[1:] if weight[each] == weight[one]]
     both = complains and one in accused
     if both and rest == peers and len(rest) == 1:
         return _dead_pair(facts, one, rest[0], since_ns)
-    return _dead_nic(facts, one, peers, rest, since_ns, both=both)
+    # The NIC of a process that others still hear works.
+    works = _heard_later(facts, found)
+    if len(rest) == 1 and one not in works and rest[0] in works:
+        return _dead_nic(facts, one, peers, [], since_ns, both=both, ran=True)
+    # Several that cannot reach it, although it ran, are as good as both ends of one pair.
+    ran = one in accused and len(peers) > 1
+    return _dead_nic(facts, one, peers, rest, since_ns, both=both, ran=ran)
+
+
+def _heard_later(facts: Facts, found: dict[Pair, int]) -> set[int]:
+    """The processes that exchanged messages with others after the first complaint."""
+    first_ns = min(found.values())
+    pairs = (pair for pair, when in _heard_ns(facts).items() if when > first_ns)
+    return {one for pair in pairs for one in pair}
 
 
 def _names(facts: Facts, processes: list[int]) -> str:
@@ -153,9 +172,17 @@ def _dead_pair(facts: Facts, one: int, another: int, since_ns: int) -> Finding:
 
 
 def _dead_nic(
-    facts: Facts, one: int, peers: list[int], rest: list[int], since_ns: int, *, both: bool
+    facts: Facts,
+    one: int,
+    peers: list[int],
+    rest: list[int],
+    since_ns: int,
+    *,
+    both: bool,
+    ran: bool = False,
 ) -> Finding:
-    name, certain = facts.name(one), both and not rest
+    """ran: its process ran when others could not reach it, and no other NIC explains that."""
+    name, certain = facts.name(one), (both or ran) and not rest
     place = Place(
         "nic",
         f"NIC of {name}",
@@ -163,6 +190,10 @@ def _dead_nic(
         candidates=tuple(f"NIC of {facts.name(each)}" for each in rest[:NAMED_MAX]),
     )
     said = "and both ends say so" if both else "as one end says"
+    if ran and not both and len(peers) > 1:
+        said = f"as they say, and {name} ran"
+    if ran and not both and len(peers) == 1:
+        said += f", which reaches others while {name} does not"
     ends = ", or that of ".join(facts.name(each) for each in (one, *rest[:NAMED_MAX]))
     return Finding(
         "communication_hang",
@@ -178,15 +209,20 @@ def _dead_nic(
     )
 
 
-def _stopped(facts: Facts, one: int, peers: list[int]) -> Finding:
+def _stopped(facts: Facts, one: int, peers: list[int], first_ns: int) -> Finding:
     name, process = facts.name(one), facts.processes[one]
     silent_ns = facts.end_ns - process.last_ns
+    # A real process that runs, and hears nothing, complains in the end. Before, and if it is a
+    # simulated one, it is as silent behind a dead NIC.
+    unknown = facts.simulated or facts.end_ns - first_ns < COMPLAINS_NS
+    candidates = (f"NIC of {name}",) if unknown else ()
+    place = Place("rank", name, (process.rank,), candidates=candidates)
     return Finding(
         "non_communication_hang",
-        Place("rank", name, (process.rank,)),
+        place,
         process.last_ns,
         facts.end_ns,
-        0.9,
+        shared(0.9, place),
         True,
         f"All paths from {_names(facts, peers)} to {name} fail, and its process has recorded "
         f"nothing for {time_text(silent_ns)}: it does not run.",

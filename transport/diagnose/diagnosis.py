@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from transport.diagnose import calls, gaps, hang, losses, recurring, slow, slower, stragglers
+from transport.diagnose import calls, hang, losses, recurring, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.baseline import Baseline, baseline_of, slower_than
-from transport.diagnose.dead_link import dead_link
 from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
 from transport.diagnose.facts import Facts, facts_of
+from transport.diagnose.failed import failed
 from transport.diagnose.finding import Finding, graded
-from transport.diagnose.flapping import flapping
-from transport.diagnose.groups import with_all
 from transport.diagnose.initialization import initialization_hangs
-from transport.diagnose.measures import delays_of, lateness_of
-from transport.diagnose.paths import paths_of
+from transport.diagnose.measures import lateness_of
+from transport.diagnose.outage import outage
 from transport.diagnose.peers import slower_than_peers
 from transport.diagnose.reported import reported, stacks_of, with_stack
-from transport.diagnose.risen_losses import risen_losses
-from transport.diagnose.seen import Rule, Seen
+from transport.diagnose.settings import Settings
+from transport.diagnose.slowness import OF_DELAYS, broken_link, slowness
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
-from transport.plan.routes import Routes
 from transport.trace.notes import OWN_FOLDERS, missing_ranks, repeated_runs
 from transport.trace.store import Store
 
@@ -32,8 +28,6 @@ UNEXPLAINED = "iterations take longer than before, and nothing explains it"
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
-# Messages to and from a rank that is late take longer, too, so these may follow from it.
-OF_DELAYS = ("communication_slow", "congestion")
 HANGS = ("communication_hang", "non_communication_hang")
 # Query of a finding -> the one to use for programs without NCCL, which have no operations.
 OF_MESSAGES = {
@@ -52,29 +46,6 @@ OF_KERNELS = {
     "JOIN kernels k ON k.process = o.process AND k.operation = o.id GROUP BY ALL "
     "ORDER BY o.comm, o.sequence, start_ns",
 }
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Options of a diagnosis. rule: in how many windows a fault must be seen.
-
-    use_paths: False: judges only ranks and pairs of ranks, without weft's records of paths.
-    routes: the links that each path crosses. from_window: no window before it is judged for
-    slowness. now_ns: the time of day; a job that still runs on this host is judged up to then, any
-    other one up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever
-    pauses the trace shows. whole: the trace is one of a whole job, not the last part of one that
-    runs: what repeats over the job, and lasting slowness without a place, are judged too.
-    baseline: how long the job took when it was well.
-    """
-
-    rule: Rule = field(default_factory=Rule)
-    use_paths: bool = True
-    routes: Routes | None = None
-    from_window: int = 0
-    now_ns: int | None = None
-    patience_ns: int = 0
-    whole: bool = True
-    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +94,9 @@ def diagnose(
     stacks = stacks_of(store, numbers)
     begun = initialization_hangs(store, facts, numbers, missing)
     kept = [one for one in found.findings if one.certain or not begun or one.kind not in HANGS]
-    every = [*begun, *reported(store, facts, numbers), *kept]
+    crashed = any(one.kind == "crash" for one in kept)
+    ended = [] if crashed else failed(store, facts, numbers)
+    every = [*begun, *ended, *reported(store, facts, numbers), *kept]
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
     findings = doubted(every, len(missing))
     return replace(found, findings=tuple(findings), missing=len(missing))
@@ -189,33 +162,33 @@ def judged(
     wider = facts if absent is None else absent.facts
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
-    brief_ns = 0
+    still_ns, brief = 0, False
     if not found:
-        found, brief_ns = _standing(facts, windows, settings)
-    if not found or (brief_ns and not any(one.certain for one in found)):
-        found += _slow(wider, windows, settings)
-    other = OF_MESSAGES if not facts.has_operations else {}
-    if facts.has_operations and not len(facts.edges["source"]):
-        other = OF_KERNELS
-    found = [replace(one, query=other.get(one.query, one.query)) for one in found]
+        found, still_ns, brief = _standing(facts, windows, settings)
+    if not found or (brief and not any(one.certain for one in found)):
+        found += slowness(wider, windows, settings)
+    elif not any(one.certain for one in found):
+        found = [*broken_link(wider, settings), *found]
+    ranks = () if absent is None else absent.ranks
+    if settings.whole:
+        found = _with_late_ranks(wider, windows, ranks, found)
+    found = [stragglers.delayed_by_losses(facts, one) for one in found]
+    if settings.use_paths and not any(one.certain for one in found):
+        once = outage(facts, windows)
+        found = found if once is None else [once, *found]
+    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, still_ns)
     unexplained = ""
-    if settings.whole and all(one.kind in OF_DELAYS for one in found if one.certain):
-        late = _late_ranks(wider, windows, () if absent is None else absent.ranks)
-        if late:
-            found = [*late, *(graded(one, False) for one in found)]
-    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)
     if not any(one.certain for one in found):
         base = settings.baseline
-        more, unexplained = _as_a_whole(wider, windows, base, complete=not evidence.lacks)
+        more, unexplained = _as_a_whole(wider, windows, base, ranks, complete=not evidence.lacks)
         if settings.whole:
             found = [*more, *found]
         elif unexplained:
             notes = [*notes, UNEXPLAINED]
             unexplained = ""
-    found = [graded(one, one.certain) for one in found]
     incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
-        tuple(found),
+        tuple(_in_order(facts, found)),
         windows.count,
         windows.usual_ns,
         len(facts.processes),
@@ -226,19 +199,58 @@ def judged(
     )
 
 
-def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[Finding], int]:
-    """Why the job stands still, and for how long if that is too short to prove a hang; 0: it is
-    not, or the job goes on."""
+def _in_order(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
+    """The findings, certain ones first, with queries for tables that the trace has."""
+    other = OF_MESSAGES if not facts.has_operations else {}
+    if facts.has_operations and not len(facts.edges["source"]):
+        other = OF_KERNELS
+    found = [replace(one, query=other.get(one.query, one.query)) for one in found]
+    return sorted((graded(one, one.certain) for one in found), key=lambda one: not one.certain)
+
+
+def _with_late_ranks(
+    facts: Facts, windows: Windows, absent: Collection[int], found: list[Finding]
+) -> list[Finding]:
+    """The findings, and those of ranks that are late over the whole trace, if nothing else counts
+    for more; a straggler with the other ranks that became slower with it."""
+    if all(_is_minor(one) for one in found if one.certain):
+        late = _late_ranks(facts, windows, absent)
+        if any(one.certain for one in late):
+            found = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in found]
+        found = [*late, *found]
+    return _widened(facts, found)
+
+
+def _widened(facts: Facts, found: list[Finding]) -> list[Finding]:
+    """The findings; a straggler with the other ranks that became slower with it."""
+    one = found[0] if found else None
+    if one is None or not one.certain or one.kind != "non_communication_slow":
+        return found
+    for risen in slower.risen_ranks(facts, judged_windows_of(facts)):
+        if set(one.place.ranks) < set(risen.place.ranks):
+            text = f"{one.evidence} {risen.evidence}"
+            return [replace(one, place=risen.place, evidence=text), *found[1:]]
+    return found
+
+
+def _is_minor(one: Finding) -> bool:
+    """Whether a rank that is late over the whole trace counts for more than a finding."""
+    return (one.kind in OF_DELAYS and "times" not in one.more) or "rare" in one.more
+
+
+def _standing(
+    facts: Facts, windows: Windows, settings: Settings
+) -> tuple[list[Finding], int, bool]:
+    """Why the job stands still, for how long, and whether that is too short to prove a hang."""
     stand = hang.standstill_of(facts, windows)
     if stand is None:
-        return [], 0
+        return [], 0, False
     still_ns = facts.end_ns - stand.since_ns
     if not facts.states and not is_pause(facts, still_ns):
-        return [], 0
+        return [], 0, False
     patience_ns = int(max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns))
     patience_ns = max(patience_ns, settings.patience_ns)
-    found = hang.hangs(facts, stand, patience_ns)
-    return found, still_ns if still_ns < patience_ns else 0
+    return hang.hangs(facts, stand, patience_ns), still_ns, still_ns < patience_ns
 
 
 def _late_ranks(facts: Facts, iterations: Windows, absent: Collection[int]) -> list[Finding]:
@@ -249,11 +261,22 @@ def _late_ranks(facts: Facts, iterations: Windows, absent: Collection[int]) -> l
     windows = judged_windows_of(facts)
     found = slower.risen_ranks(facts, windows) or slower_than_peers(facts, windows)
     found = [one for one in found if not set(one.place.ranks) & set(absent)]
-    return found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
+    if found:
+        return found
+    # Where packets are lost, what an absent rank sent first may have been sent again.
+    sent, lost = int(facts.sent["sent"].sum()), int(facts.losses["segments"].sum())
+    doubtful = set(absent) if lost > losses.CALM_RATE * sent else set()
+    found = recurring.recurring(facts, iterations, lateness_of(facts, iterations))
+    return [graded(one, not doubtful & set(one.place.ranks)) for one in found]
 
 
 def _as_a_whole(
-    facts: Facts, iterations: Windows, base: Baseline | None, *, complete: bool
+    facts: Facts,
+    iterations: Windows,
+    base: Baseline | None,
+    absent: Collection[int],
+    *,
+    complete: bool,
 ) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained.
 
@@ -267,97 +290,8 @@ def _as_a_whole(
         slowdown = slower_than(facts, windows, base)
     if slowdown is None:
         return [], slower.unsteady(facts, windows) if complete else ""
-    group = slower.slower_group(facts, windows, slowdown)
+    group = slower.slower_group(facts, windows, slowdown, absent)
     group = group or slower.slower_place(facts, windows, slowdown)
     if group is not None:
         return [group], ""
     return [], slower.text_of(facts, windows, slowdown)
-
-
-def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding]:
-    """Findings of what slows the job: pauses of processes, and slow places."""
-    windows = judged_windows_of(facts)
-    if windows.count == 0:
-        return []
-    every = gaps.gaps_of(facts, iterations)
-    # A shorter gap explains losses, but it is no pause of the job.
-    long = [
-        one
-        for one in every
-        if one.lasted_ns > iterations.usual_ns and is_pause(facts, one.lasted_ns)
-    ]
-    paused = gaps.pauses(facts, iterations, long, _begin_ns(facts, windows, settings.from_window))
-    facts, unfit = gaps.without_losses(facts, every), gaps.in_gaps(long, windows)
-    paths = paths_of(facts, windows, settings.routes) if settings.use_paths else None
-    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
-    merged: list[Finding] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
-        for at in range(settings.from_window, windows.count):
-            stopped = bool(unfit[seen.recent(at, settings.rule)].any())
-            found = _judged(seen, at, settings.rule, stopped)
-            if found is not None:
-                _merge(merged, found)
-        dead = dead_link(seen)
-        if dead is not None:
-            _merge(merged, dead)
-        for rule in (flapping, losses.rarely_lossy):
-            over_all = None if any(one.certain for one in merged) else rule(seen)
-            if over_all is not None:
-                _merge(merged, over_all)
-        merged = [stragglers.doubted(seen, one) for one in merged]
-        if all(one.kind in OF_DELAYS for one in merged if one.certain):
-            damaged = risen_losses(seen)
-            if damaged is not None:
-                merged = [graded(one, False) for one in merged]
-                _merge(merged, damaged)
-    merged = [_but_for(one, paused) for one in merged]
-    merged = [with_all(seen, one) for one in merged]
-    merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
-    return sorted([*paused, *merged], key=lambda one: not one.certain)
-
-
-def _but_for(one: Finding, paused: Sequence[Finding]) -> Finding:
-    """The finding; that of a NIC that loses what comes while its process pauses is suspected."""
-    for pause in paused:
-        during = one.from_ns <= pause.to_ns and pause.from_ns <= one.to_ns
-        if pause.certain and during and one.place.ranks == pause.place.ranks:
-            return graded(one, False)
-    return one
-
-
-def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:
-    """When window `first` begins; all that comes before window 0 belongs to it."""
-    if first == 0:
-        return 0
-    return int(windows.starts_ns[first]) if first < windows.count else facts.end_ns
-
-
-def _judged(seen: Seen, at: int, rule: Rule, stopped: bool) -> Finding | None:
-    """The likeliest fault in window `at`. Certain losses and failed paths come first, as they also
-    delay messages. A slow place and a straggler can look alike: the more confident
-    finding is taken.
-
-    stopped: a process did not run in one of the last windows that the rule counts, which slows
-    others.
-    """
-    lossy = losses.lossy_place(seen, at, rule)
-    failed = lossy is not None and bool(lossy.more.get("failed"))
-    if stopped or failed or (lossy is not None and lossy.certain):
-        return lossy
-    others = (slow.slow_place(seen, at, rule), stragglers.straggler(seen, at, rule))
-    found = [one for one in others if one is not None]
-    return max(found, key=lambda one: one.confidence) if found else lossy
-
-
-def _merge(merged: list[Finding], found: Finding) -> None:
-    """Adds a finding. Of findings of one class that overlap in time, one stays: a certain one if
-    there is one, and of these the weightiest."""
-    for at, one in enumerate(merged):
-        if one.kind == found.kind and found.from_ns <= one.to_ns:
-            kept = max(one, found, key=lambda each: (each.certain, each.weight))
-            merged[at] = replace(
-                kept, from_ns=min(one.from_ns, found.from_ns), to_ns=max(one.to_ns, found.to_ns)
-            )
-            return
-    merged.append(found)

@@ -20,9 +20,9 @@ from transport.ground.units import time_text
 Array = NDArray[Any]
 
 OFTEN_SHARE = 0.5  # other ranks are stragglers, too, if late in this part of the windows
-# So are those whose own time stepped up by this part of the straggler's, at most so many windows
-# before or after it.
-RISEN_SHARE, RISEN_WINDOWS = 0.5, 2
+# So are those whose own time stepped up with the straggler's, by this part of that step, and is
+# longer than before in this share of pairs of windows.
+RISEN_SHARE, ABOVE_MIN = 0.5, 0.9
 NAMED_MAX = 4
 
 
@@ -70,7 +70,9 @@ def _risen_with(seen: Seen, mine: int) -> Array:
     if step is None:
         return made
     at, low, high = step
-    for one in known.tolist():
-        other = change_of(beside[:, one], RISEN_SHARE * (high - low))
-        made[one] = other is not None and abs(other[0] - at) <= RISEN_WINDOWS
+    # When it stepped up is known, so a lesser step of another rank is as clear.
+    early, late = beside[:at, known], beside[at:, known]
+    grown = np.median(late, axis=0) - np.median(early, axis=0) >= RISEN_SHARE * (high - low)
+    above = (late[:, None] > early[None]).mean(axis=(0, 1)) >= ABOVE_MIN
+    made[known] = grown & above
     return made

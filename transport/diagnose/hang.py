@@ -128,7 +128,10 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
 
 
 def _quiet(facts: Facts, stand: Standstill) -> list[int]:
-    """Processes that have recorded nothing in the standstill, and have not closed their traces."""
+    """Processes that have recorded nothing in the standstill, and have not closed their traces.
+
+    Of a damaged trace it is not known whether it was closed, and when its process last recorded.
+    """
     patience_ns = max(
         QUIET_PAUSES * stand.longest_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
     )
@@ -136,6 +139,7 @@ def _quiet(facts: Facts, stand: Standstill) -> list[int]:
         at
         for at, one in enumerate(facts.processes)
         if one.ended is False
+        and one.whole
         and one.last_ns + patience_ns < facts.end_ns
         and one.last_ns <= stand.since_ns + stand.longest_ns
     ]
@@ -207,7 +211,9 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     A rank that waits in another operation is a victim.
     """
     calls = facts.calls
-    waiting = set(calls["process"][stand.open].tolist())
+    # A rank that still receives data may wait in a collective operation as well.
+    inside = (calls["end_ns"] < 0) & (calls["kind"] == "collective")
+    waiting = set(calls["process"][stand.open].tolist()) | set(calls["process"][inside].tolist())
     comms = _members(facts)
     order = stand.open[np.argsort(calls["begin_ns"][stand.open], kind="stable")]
     for instance in dict.fromkeys(calls["instance"][order].tolist()):

@@ -168,7 +168,7 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         LOSS_QUERY,
         LOSS_ADVICE[place.kind],
         weight=float(lost[mine].sum()),
-        more={"downs": 0},
+        more={"downs": 0, "rare": True},
     )
 
 
@@ -289,6 +289,7 @@ def _overflow(
     failed = int(paths.downs[span].sum(axis=0)[mine].sum())
     certain = place.kind == "link" and often >= rule.seen and not failed
     certain = certain and rate >= OVERFLOW_RATE and _is_new(paths, span, mine, rate)
+    certain = certain and other_rate < RIVAL_SHARE * rate  # queues overflow elsewhere as well
     begin, end = seen.windows.span(span.start, at)
     others = "" if place.kind == "network" else f", all other paths {percent(other_rate, 2)},"
     return Finding(

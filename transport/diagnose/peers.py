@@ -49,9 +49,10 @@ def beside_peers(facts: Facts, windows: Windows) -> Array:
 
 
 def always_slower(facts: Facts, windows: Windows) -> Array:
-    """[process]: whether it always takes longer than others of its stage; False without stages."""
+    """[process]: whether it always takes longer than others of its stage; without stages, than all
+    others."""
     none = np.zeros(len(facts.processes), bool)
-    if windows.count < WINDOWS_MIN or (facts.calls["kind"] == "collective").all():
+    if windows.count < WINDOWS_MIN:
         return none
     apart, limit_ns = beside_peers(facts, windows)[1:-1], SLOWER_SHARE * windows.usual_ns
     known = ~np.isnan(apart).any(axis=0)
@@ -63,12 +64,15 @@ def always_slower(facts: Facts, windows: Windows) -> Array:
 
 def slower_than_peers(facts: Facts, windows: Windows) -> list[Finding]:
     """The ranks of a pipeline that always take longer than others of their stage."""
+    if (facts.calls["kind"] == "collective").all():
+        return []  # ranks that always differ are found by when they come
     slow = always_slower(facts, windows)
     if not slow.any():
         return []
     apart = beside_peers(facts, windows)[1:-1]
     ones = np.flatnonzero(slow)
     names, longer = facts.named(ones), float(np.median(apart[:, ones]))
+    each = time_text(longer / windows.iterations)
     return [
         Finding(
             "non_communication_slow",
@@ -77,7 +81,7 @@ def slower_than_peers(facts: Facts, windows: Windows) -> list[Finding]:
             facts.end_ns,
             0.9,
             True,
-            f"In all iterations {names} took {time_text(longer)} longer between operations than "
+            f"In all iterations {names} took {each} longer between operations than "
             f"the quicker ranks of the same stage ({percent(longer / windows.usual_ns, 0)} of an "
             "iteration).",
             QUERY,

@@ -33,6 +33,7 @@ TIMES_MIN = 3  # a rank is late again and again if it is late in at least this m
 USUAL = 0.7
 LONG_SHARE = 0.25  # no timeout of a packet delays a rank by this share of an iteration
 CHANCE_MAX = 1e-3  # the probability that one of the ranks is late so often by chance
+HALF = 0.5  # a rank is compared with times at which others are at least this part as late
 COST_MIN = 0.01  # share of the job's time that it must cost
 STEADY = 0.1  # times between pauses that differ by less than this share are a period
 ALONE_MAX = 4  # more ranks than this are one finding
@@ -101,23 +102,23 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
             # Twice is enough if it is long, and if no rank is ever late otherwise.
             if times[one] == 2 == events and long[late[:, one], one].all():
                 found.append(one)
-        elif _chance(np.flatnonzero(late[:, one]), late, windows) <= CHANCE_MAX:
+        elif _beyond_chance(one, late & (own >= HALF * np.median(own[late[:, one], one])), windows):
             found.append(one)
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
     return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
 
 
-def _chance(at: Array, late: Array, windows: Windows) -> float:
-    """The probability that one of the ranks is late so often, and so evenly, by chance.
+def _beyond_chance(one: int, late: Array, windows: Windows) -> bool:
+    """Whether a rank is late so often, and so evenly, that chance hardly explains it.
 
-    at: the iterations in which the rank is late. late: [iteration, process] those of all ranks.
+    late: [iteration, process] where a rank is about as late as this one, or later.
     """
-    ranks = late.shape[1]
+    ranks, at = late.shape[1], np.flatnonzero(late[:, one])
     chance: float = ranks * at_least(len(at), int(late.sum()), 1 / ranks)
     if period_of(at, windows.starts_ns[1:-1][at]).steps > 1:
         chance *= 2 / len(late)  # about the probability that three moments are equally far apart
-    return chance
+    return chance <= CHANCE_MAX
 
 
 def _beyond_usual(facts: Facts, windows: Windows) -> Array:

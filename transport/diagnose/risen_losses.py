@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.finding import Finding, Place, shared
-from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY, QUEUED_RATIO, log_likelihood
+from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY, log_likelihood
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
 from transport.ground.units import percent
@@ -29,6 +29,7 @@ LOST_MIN = 16  # at least so many packets more than expected
 LIKELY_MIN, TIE = 100.0, 2.0
 RIVAL_SHARE = 0.3  # without its paths, no other place is as unlikely by this part
 SINGLY_MIN = 0.75  # of the additional losses, this share of what chance loses singly is single
+WAITS = 1.15  # round trips that grow by this, beside others, tell of a queue
 LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between the two rates
 
 
@@ -106,13 +107,14 @@ def _is_damage(paths: Paths, sent: Array, mine: Array, at: int) -> bool:
 
 
 def _waits(paths: Paths, mine: Array, at: int) -> bool:
-    """Whether packets also take much longer, as in front of a slow link."""
+    """Whether packets also take longer, beside all others, as where a queue is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # paths that were never sampled
-        before = np.nanmedian(paths.rtt_ns[:at][:, mine], axis=0)
-        now = np.nanmedian(paths.rtt_ns[at:][:, mine], axis=0)
-        grown = float(np.nanmedian(now / before)) if len(mine) else np.nan
-    return bool(grown >= QUEUED_RATIO)
+        grown = np.nanmedian(paths.rtt_ns[at:], axis=0) / np.nanmedian(paths.rtt_ns[:at], axis=0)
+        rest = np.ones(len(grown), bool)
+        rest[mine] = False
+        beside = float(np.nanmedian(grown[mine]) / np.nanmedian(grown[rest]))
+    return bool(beside >= WAITS)
 
 
 def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, at: int) -> Finding:

@@ -20,6 +20,9 @@ from transport.ground.units import percent, rate_text
 
 Array = NDArray[Any]
 
+# A link costs nothing if iterations are longer than the quickest quarter before by less than this,
+# or by less than so many usual deviations.
+COST_MIN, VARIES, QUICKER = 0.02, 2.0, 0.25
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 # A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
@@ -28,6 +31,7 @@ SHARE_MIN, PURITY_MIN = 0.25, 0.5
 CERTAIN_SHARES = {"nic": 0.65, "link": 0.35, "pair": 2.0}
 FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
+LOST_ALONE = 0.01  # a single slow pair that lost this share may be slow by that alone
 SAME_RATIO = 2.0  # a path's round-trip time has not grown by a queue if it grew by less than this
 
 ADVICE = {
@@ -151,15 +155,19 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     The flows of a job that meet at a NIC slow each other now and then, as when stages of a
     pipeline drift. A slow NIC slows all its messages, and carries less while it is busy.
     """
+    mine = found.at
+    single = int(bad[mine].sum()) == 1
     if found.place.kind == "link":
-        return ""
+        return " Iterations take no longer than before." if _costs_nothing(seen, span) else ""
+    lost = _lost_share(seen, span, seen.delays.pairs[mine][bad[mine]])
+    if single and lost >= LOST_ALONE:
+        return f" They lost {percent(lost)} of their segments, which delays them as well."
     if chance := _by_chance(seen, span, found):
         return chance
     if found.place.candidates and not _has_past(span.stop - 1):
         return " In so few iterations, this place cannot be told from others."
-    mine = found.at
     slow = seen.delays.slow[:, mine]
-    alone = int(bad[mine].sum()) == 1 and (len(mine) > 1 or found.place.kind == "pair")
+    alone = single and (len(mine) > 1 or found.place.kind == "pair")
     lately = slow[max(span.stop - LASTING, 0) : span.stop].sum(axis=0).max()
     if alone and lately < LASTING - 1:
         return " Other messages of these NICs take no longer, so this may be temporary."
@@ -173,6 +181,28 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
             "of this job meet there."
         )
     return ""
+
+
+def _costs_nothing(seen: Seen, span: slice) -> bool:
+    """Whether iterations are no longer than the quicker ones before, beyond what they vary."""
+    lengths = np.diff(seen.windows.starts_ns)[1:].astype(np.float64)
+    before, now = lengths[: max(span.start - 1, 0)], lengths[max(span.start - 1, 0) : span.stop - 1]
+    if len(before) < HISTORY_MIN or not len(now):
+        return False
+    # The deviation of a normal distribution is 1 / 0.954 of the median of successive differences.
+    varies = float(np.median(np.abs(np.diff(before)))) / 0.954
+    usual = float(np.quantile(before, QUICKER))
+    return float(np.median(now)) < usual + max(COST_MIN * usual, VARIES * varies)
+
+
+def _lost_share(seen: Seen, span: slice, pairs: Array) -> float:
+    """The share of the segments of some pairs of ranks that were lost."""
+    paths = seen.paths
+    if paths is None:
+        return 0.0
+    mine = np.isin(paths.pair, pairs[:, 0] << 32 | pairs[:, 1])
+    lost, sent = float(paths.lost[span][:, mine].sum()), float(paths.sent[span][:, mine].sum())
+    return lost / max(sent, lost, 1.0)
 
 
 def _by_chance(seen: Seen, span: slice, found: places.Explanation) -> str:

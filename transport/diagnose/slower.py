@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -41,7 +42,7 @@ RANKS_MIN = 4  # fewer ranks have no median to be compared with
 RISEN_MAX = 0.34  # of the ranks: more of them are a group, or the job
 SLOW_TIMES = 1.5  # a pair that explains why the job is slower takes this many times as long
 SHARE_MIN, PURITY_MIN = 0.7, 0.6  # of the excess, and of its pairs, that a NIC must explain
-GROUP_MIN = 2  # a single rank would have stood out from the others
+GROUP_MIN = 2  # a single rank would have stood out from the others, unless it has no trace
 PAIRS_MIN = 4
 # A job is unsteady if at least three iterations take this many times as long as a quick quarter of
 # them, their messages this many times, and that costs the job this share of its time. One iteration
@@ -91,10 +92,13 @@ class Slowdown:
         return np.flatnonzero(self.pair_times > PAIR_TIMES)
 
 
-def change_of(lengths: Array, least: float = 0.0) -> tuple[int, float, float] | None:
+def change_of(
+    lengths: Array, least: float = 0.0, noise_min: float = 0.0
+) -> tuple[int, float, float] | None:
     """Where a series steps up for good: the first longer value, and the medians of both parts.
 
-    None: nowhere. least: the smallest step; 0: GROWN_MIN of the earlier part.
+    None: nowhere. least: the smallest step; 0: GROWN_MIN of the earlier part. noise_min: by how
+    much values differ at least, as those of like series do; a short series may not show it.
     """
     best: tuple[int, float, float] | None = None
     smallest = np.inf
@@ -107,7 +111,7 @@ def change_of(lengths: Array, least: float = 0.0) -> tuple[int, float, float] | 
         )
         low, high = float(np.median(before)), float(np.median(after))
         within = np.concatenate([np.abs(before - low), np.abs(after - high)])
-        noise = max(1.4826 * float(np.median(within)), 1e-3 * abs(low))
+        noise = max(1.4826 * float(np.median(within)), 1e-3 * abs(low), noise_min)
         deviations = DEVIATIONS_OF_RANKS if least else DEVIATIONS
         clear = deviations * noise / sqrt(min(len(before), len(after)))  # as medians of so many
         if least:
@@ -182,7 +186,8 @@ def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
 def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     """The ranks whose own time stepped up, beside that of the others in the same iterations.
 
-    Iterations may differ, and some ranks may always do more; each rank is compared with itself.
+    Iterations may differ, and some ranks may always do more; each rank is compared with itself. Of
+    a large group, all must step up at once, by times that are not compared with others.
     """
     if windows.count < 2 * SIDE_MIN + 2:
         return []
@@ -192,21 +197,22 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     if len(known) < RANKS_MIN:
         return []
     usual_ns = windows.usual_ns
-    steps = {
-        one: step
-        for one in known.tolist()
-        if (step := change_of(beside[:, one], OWN_SHARE * usual_ns)) is not None
-    }
-    if not steps or len(steps) > RISEN_MAX * len(known):
+    steps = _steps_of(beside, known, usual_ns)
+    # Beside the median, which a large group moves, only some of its ranks may have stepped up.
+    group = _steps_at_once(own_times_of(facts, windows)[1:-1], known, usual_ns)
+    if set(steps) < set(group):
+        steps = group
+    elif len(steps) > RISEN_MAX * len(known):
+        return []
+    if not steps:
         return []
     first = min(step[0] for step in steps.values()) + 1
-    for one in silent_of(facts).tolist():
-        step = change_of(beside[:, one], OWN_SHARE * usual_ns)
-        if step is not None and abs(step[0] + 1 - first) <= SIDE_MIN:
+    for one, step in _steps_of(beside, silent_of(facts), usual_ns).items():
+        if abs(step[0] + 1 - first) <= SIDE_MIN:
             steps[one] = step
     ones = np.array(sorted(steps))
     growth = float(np.median([high - low for _, low, high in steps.values()]))
-    names = facts.named(ones)
+    names, each_ns = facts.named(ones), growth / windows.iterations
     return [
         Finding(
             "non_communication_slow",
@@ -215,7 +221,8 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
             facts.end_ns,
             0.9,
             True,
-            f"From iteration {first + 1} on, {names} took {time_text(growth)} an iteration longer "
+            f"From iteration {first * windows.iterations + 1} on, {names} took "
+            f"{time_text(each_ns)} an iteration longer "
             f"between operations than before ({percent(growth / usual_ns, 0)} of it), compared "
             "with the other ranks in the same iterations.",
             QUERY,
@@ -225,6 +232,38 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
             weight=growth,
         )
     ]
+
+
+Step = tuple[int, float, float]
+
+
+def _steps_of(own: Array, ones: Array, usual_ns: float) -> dict[int, Step]:
+    """Those of some ranks whose own time stepped up, and how."""
+    least, noise = OWN_SHARE * usual_ns, _noise_of(own)
+    steps = ((one, change_of(own[:, one], least, noise)) for one in ones.tolist())
+    return {one: step for one, step in steps if step is not None}
+
+
+def _noise_of(own: Array) -> float:
+    """The deviation of a usual rank's own time in an iteration, by differences of successive ones,
+    which a step does not change. That of a normal distribution is 1 / 0.954 of their median."""
+    if len(own) < 2 or np.isnan(own).all():
+        return 0.0
+    return float(np.nanmedian(np.abs(np.diff(own, axis=0)))) / 0.954
+
+
+def _steps_at_once(own: Array, known: Array, usual_ns: float) -> dict[int, Step]:
+    """The steps of a large group of ranks, if they are at one moment and the other ranks are calm;
+    empty: they are not."""
+    steps = _steps_of(own, known, usual_ns)
+    rest = np.setdiff1d(known, list(steps))
+    if len(steps) < GROUP_MIN or not len(rest):
+        return {}
+    moments = [step[0] for step in steps.values()]
+    at = int(np.median(moments))
+    grown = np.median(own[at:, rest], axis=0) - np.median(own[:at, rest], axis=0)
+    calm = bool((np.abs(grown) <= CALM_SHARE * usual_ns).all())
+    return steps if calm and max(moments) - min(moments) <= SIDE_MIN else {}
 
 
 def unsteady(facts: Facts, windows: Windows) -> str:
@@ -247,7 +286,7 @@ def unsteady(facts: Facts, windows: Windows) -> str:
     if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():
         return ""
     return (
-        f"{int(long.sum())} of {len(lengths)} iterations "
+        f"{int(long.sum())} of {windows.text_of(len(lengths))} "
         f"{'takes' if long.sum() == 1 else 'take'} {time_text(lost_ns / long.sum())} "
         f"longer than usual, {percent(lost_ns / float(lengths.sum()))} of the job's time, and "
         "their messages take longer. No rank, NIC or link explains it."
@@ -311,11 +350,15 @@ def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, A
     return pairs, total / np.maximum(count, 1)
 
 
-def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
-    """The ranks that became slower together, if the others clearly did not."""
+def slower_group(
+    facts: Facts, windows: Windows, found: Slowdown, absent: Collection[int] = ()
+) -> Finding | None:
+    """The ranks that became slower together, if the others clearly did not. absent: ranks without a
+    trace, of which one is enough."""
     slow, calm = found.slower_ranks, found.calm_ranks
     clear = len(slow) + len(calm) >= CLEAR_SHARE * len(facts.processes)
-    if len(slow) < GROUP_MIN or not len(calm) or not clear:
+    least = 1 if all(facts.processes[one].rank in absent for one in slow.tolist()) else GROUP_MIN
+    if len(slow) < least or not len(calm) or not clear:
         return None
     names = facts.named(slow)
     growth = float(np.median(found.own_ns[slow]))
@@ -327,7 +370,8 @@ def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
         found.to_ns,
         0.9,
         True,
-        f"{names} took {time_text(growth)} an iteration longer between operations than before "
+        f"{names} took {time_text(growth / windows.iterations)} an iteration longer between "
+        "operations than before "
         f"({percent(growth / found.before_ns, 0)} of it), the other {len(calm)} ranks did not; "
         f"{since(windows, found)}.",
         QUERY,
@@ -359,7 +403,7 @@ def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
         ]
     slow, known = found.slower_ranks, int((~np.isnan(found.own_ns)).sum())
     if known and len(slow) == known:
-        growth = float(np.median(found.own_ns[slow]))
+        growth = float(np.median(found.own_ns[slow])) / windows.iterations
         parts.append(f"all ranks take {time_text(growth)} longer between operations")
     elif len(slow):
         parts.append(f"{facts.named(slow)} take longer between operations")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose, numbers_of
+from transport.diagnose.diagnosis import Diagnosis, diagnose, numbers_of
 from transport.diagnose.facts import SIMULATED_NS_MAX, facts_of
 from transport.diagnose.joined import joined
 from transport.diagnose.reported import stacks_of
+from transport.diagnose.settings import Settings
 from transport.diagnose.told import Told
 from transport.ground.units import time_text
 from transport.trace.beside import Beside

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.chance import CHANCE_MAX, at_least
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place, graded
 from transport.diagnose.own_times import own_times_of
 from transport.diagnose.peers import beside_peers
 from transport.diagnose.seen import Rule, Seen, confidence_of
@@ -20,6 +21,7 @@ Array = NDArray[Any]
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
 # A rank of a pipeline is late if its own time has this part of it, compared with so many windows.
 SURE_SHARE, REST_MIN = 0.5, 4
+LOST_SHARE = 0.005  # messages that lose this share of their segments delay a rank
 COMPARABLE = 0.5  # ranks that come late by this part of a straggler's lateness are as late
 
 LATE_QUERY = (
@@ -104,6 +106,27 @@ def doubted(seen: Seen, one: Finding) -> Finding:
         "so this may be chance."
     )
     return replace(one, certain=False, evidence=one.evidence + text)
+
+
+def delayed_by_losses(facts: Facts, one: Finding) -> Finding:
+    """The finding; as a suspicion if losses of its own messages may be what delays a straggler.
+
+    The operations of a program without NCCL are its messages, and the next one may wait for the
+    acknowledgment of the last.
+    """
+    if facts.has_operations or facts.simulated or one.kind != "non_communication_slow":
+        return one
+    mine = [at for at, each in enumerate(facts.processes) if each.rank in one.place.ranks]
+
+    def total(table: dict[str, Array], column: str) -> int:
+        rows = np.isin(table["source"], mine)
+        return int(table[column][rows].sum())
+
+    lost, sent = total(facts.losses, "segments"), total(facts.sent, "sent")
+    if lost < LOST_SHARE * max(sent, 1):
+        return one
+    text = f" Its messages lost {percent(lost / max(sent, lost))} of their segments, which delays"
+    return replace(graded(one, False), evidence=f"{one.evidence}{text} its next ones.")
 
 
 def _own_time_says_so(seen: Seen, span: slice, mine: int, lost_ns: float) -> bool:

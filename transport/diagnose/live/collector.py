@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from transport.diagnose.diagnosis import UNEXPLAINED, Diagnosis, Settings, doubted, judged
+from transport.diagnose.diagnosis import UNEXPLAINED, Diagnosis, doubted, judged
 from transport.diagnose.finding import Finding
 from transport.diagnose.live.incidents import HANGS, Event, Incident, Incidents, Key, Look
 from transport.diagnose.live.look import look_of
@@ -18,6 +18,7 @@ from transport.diagnose.live.operations import Operation, slowest
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.refine import refined
 from transport.diagnose.live.share import HostFile
+from transport.diagnose.settings import Settings
 from transport.diagnose.windows import Windows, judged_windows_of
 from transport.trace.store import TraceExtraError
 
