@@ -491,7 +491,7 @@ void Engine::publish() noexcept {
   row_->open_flows.set(static_cast<std::int64_t>(open_flows()));
   row_->published_ns.set(now_ns_);
   write_states(&stack_, page_);
-  if (trace_ != nullptr) trace_->snapshot(now_ns_);
+  if (trace_ != nullptr) trace_->snapshot(now_ns_, counters_->host_drops);
 }
 
 void Engine::on_peer_released(std::uint32_t peer) noexcept {

@@ -482,14 +482,14 @@ def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Ar
     """Events that say that a path, flow or process failed, fell silent or recovered, by time.
 
     The event process_stalled tells that its own process did not run and has resumed; its value is
-    how long it did not run, in ns.
+    how long it did not run, in ns. That of host_drops is how many datagrams the kernel dropped.
     """
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, "
         "coalesce(connection, -1)::BIGINT AS connection, time_ns, what, "
         "coalesce(value, 0) AS value, coalesce(status, 0) AS status FROM events "
         "WHERE what IN ('path_down', 'path_up', 'timeout', 'peer_dead', 'peer_quiet', 'flow_stuck',"
-        " 'flow_failed', 'process_stalled') AND time_ns IS NOT NULL ORDER BY time_ns"
+        " 'flow_failed', 'process_stalled', 'host_drops') AND time_ns IS NOT NULL ORDER BY time_ns"
     )
     return _by_peer(store, sql, numbers, peers)
 

@@ -11,7 +11,10 @@ from transport.trace.store import Store
 
 BINS_MAX = 60
 HOUR_NS = 3600 * 10**9
-EVENTS = ("path_down", "path_up", "timeout", "loss", "peer_quiet", "peer_dead", "process_stalled")
+EVENTS = (
+    *("path_down", "path_up", "timeout", "loss", "peer_quiet", "peer_dead"),
+    *("process_stalled", "host_drops"),
+)
 _SENT = (
     "SELECT (end_ns - {first}) // {bin} AS bin, sum(bytes)::BIGINT AS bytes FROM {table} "
     "WHERE sends AND end_ns IS NOT NULL GROUP BY ALL ORDER BY bin"

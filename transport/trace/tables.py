@@ -193,10 +193,11 @@ EVENTS = _columns(
     (
         "what",
         "text",
-        "path_down, path_up, timeout, loss, process_stalled, ...; in traces of simulated training "
-        "steps, the name of an operation that began; of imported files, transport_error, "
-        "collective_timeout, python_frame, init_started (a communicator whose initialisation has "
-        "not ended) and bootstrap (a process that came to NCCL's bootstrap and made none)",
+        "path_down, path_up, timeout, loss, process_stalled, host_drops, ...; in traces of "
+        "simulated training steps, the name of an operation that began; of imported files, "
+        "transport_error, collective_timeout, python_frame, init_started (a communicator whose "
+        "initialisation has not ended) and bootstrap (a process that came to NCCL's bootstrap and "
+        "made none)",
     ),
     (
         "peer",
@@ -210,8 +211,9 @@ EVENTS = _columns(
         "value",
         "u64",
         "what the event counts, such as segments lost; of an operation: its time in ns; of "
-        "process_stalled: for how many ns it did not run; of collective_timeout: ms; of "
-        "python_frame: its depth, from 0; of init_started: `id` of the communicator",
+        "process_stalled: for how many ns it did not run; of host_drops: datagrams that the "
+        "kernel dropped at full sockets; of collective_timeout: ms; of python_frame: its depth, "
+        "from 0; of init_started: `id` of the communicator",
     ),
     (
         "status",

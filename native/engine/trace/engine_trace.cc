@@ -39,7 +39,7 @@ constexpr core::Traced traced_kinds() noexcept {
 }  // namespace
 
 EngineTrace::EngineTrace(std::uint32_t engine, core::Stack* stack, std::shared_ptr<TraceWriter> writer)
-    : engine_(engine), stack_(stack), writer_(std::move(writer)) {
+    : engine_(engine), stack_(stack), writer_(std::move(writer)), host_drops_text_(writer_->text("host_drops")) {
   for (const auto& [kind, name] : kNamedEvents) kinds_[static_cast<std::size_t>(kind)] = writer_->text(name);
   static_cast<void>(stack_->trace().subscribe(this, traced_kinds()));
 }
@@ -138,12 +138,30 @@ void EngineTrace::on_end(std::int64_t now_ns, const core::Event& event) noexcept
   writer_->put(record);
 }
 
-void EngineTrace::put_event(std::int64_t now_ns, const core::Event& event) noexcept {
+bool EngineTrace::may_put_event(std::int64_t now_ns) noexcept {
   if (now_ns - second_ns_ >= 1'000'000'000) {
     second_ns_ = now_ns;
     events_ = 0;
   }
-  if (++events_ > kEventsMax) return writer_->count_dropped();
+  if (++events_ <= kEventsMax) return true;
+  writer_->count_dropped();
+  return false;
+}
+
+void EngineTrace::put_host_drops(std::int64_t now_ns, std::int64_t host_drops) noexcept {
+  const std::int64_t more = host_drops - host_drops_;
+  if (more <= 0 || !may_put_event(now_ns)) return;  // what is not written now is part of the next event
+  host_drops_ = host_drops;
+  telemetry::TraceEvent record;
+  record.head.id = writer_->next_id();
+  record.head.time_ns = now_ns;
+  record.value = static_cast<std::uint64_t>(more);
+  record.what = host_drops_text_;
+  writer_->put(record);
+}
+
+void EngineTrace::put_event(std::int64_t now_ns, const core::Event& event) noexcept {
+  if (!may_put_event(now_ns)) return;
   telemetry::TraceEvent record;
   record.head.id = writer_->next_id();
   record.head.time_ns = now_ns;
@@ -175,7 +193,8 @@ void EngineTrace::put_path(std::int64_t now_ns, std::uint32_t peer, const core::
   writer_->put(record);
 }
 
-void EngineTrace::snapshot(std::int64_t now_ns) noexcept {
+void EngineTrace::snapshot(std::int64_t now_ns, std::int64_t host_drops) noexcept {
+  put_host_drops(now_ns, host_drops);
   if (now_ns - snapshot_ns_ < kSnapshotNs) return;
   snapshot_ns_ = now_ns;
   for (auto& [index, names] : peers_) {

@@ -28,8 +28,9 @@ class EngineTrace final : public core::TraceSink {
   // Sets the addresses of a peer: path i leads to addresses[i % addresses.size()]. May throw std::bad_alloc.
   void name_peer(std::uint32_t peer, const std::vector<std::string>& addresses);
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
-  // Writes the counters of paths that have carried something since they were last written, at most once a second.
-  void snapshot(std::int64_t now_ns) noexcept;
+  // Writes the counters of paths that have carried something since they were last written, at most once a second; and
+  // an event if the host has dropped more datagrams. `host_drops`: the engine's counter of these.
+  void snapshot(std::int64_t now_ns, std::int64_t host_drops) noexcept;
 
  private:
   static constexpr std::int64_t kSnapshotNs = 1'000'000'000;
@@ -39,6 +40,8 @@ class EngineTrace final : public core::TraceSink {
   void on_segments(std::int64_t now_ns, const core::Event& event) noexcept;
   void on_end(std::int64_t now_ns, const core::Event& event) noexcept;
   void put_event(std::int64_t now_ns, const core::Event& event) noexcept;
+  void put_host_drops(std::int64_t now_ns, std::int64_t host_drops) noexcept;
+  bool may_put_event(std::int64_t now_ns) noexcept;
   void put_path(std::int64_t now_ns, std::uint32_t peer, const core::PathSet& paths, std::size_t path) noexcept;
   std::uint32_t connection_of(std::uint32_t flow) const noexcept {
     return flow < connections_.size() ? connections_[flow] : 0;
@@ -57,6 +60,8 @@ class EngineTrace final : public core::TraceSink {
   std::vector<std::uint32_t> connections_;  // by flow: id of its connection's trace record
   std::unordered_map<std::uint32_t, PeerNames> peers_;
   std::array<std::uint32_t, core::Event::kKinds> kinds_{};  // by kind of event: id of the text with its name
+  const std::uint32_t host_drops_text_;
+  std::int64_t host_drops_ = 0;  // the counter when the last event of it was written
   std::int64_t snapshot_ns_ = 0, second_ns_ = 0;
   int events_ = 0;  // number of events written in the current second
 };

@@ -71,7 +71,7 @@ SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, time_ns, 
   coalesce(connection, -1)::BIGINT AS connection, coalesce(value, 0) AS value,
   coalesce(status, 0) AS status FROM events
 WHERE time_ns IS NOT NULL AND what IN ('loss', 'path_down', 'path_up', 'timeout', 'peer_dead',
-  'peer_quiet', 'flow_stuck', 'flow_failed', 'process_stalled')
+  'peer_quiet', 'flow_stuck', 'flow_failed', 'process_stalled', 'host_drops')
 """
 MESSAGES = """
 SELECT g.process, g.connection, g.message, g.sends, coalesce(g.bytes, 0) AS bytes,
