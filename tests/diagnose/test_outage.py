@@ -18,6 +18,7 @@ from transport.diagnose.facts import Facts
 from transport.diagnose.failed import NO_PROGRESS, PEER_SILENT, PEER_STALLED, failed
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.outage import outage
+from transport.diagnose.sockets import overflowing_sockets
 from transport.diagnose.stragglers import delayed_by_losses
 from transport.diagnose.windows import Windows
 from transport.trace import open_store
@@ -133,6 +134,20 @@ def test_damaged__a_trace_that_was_cut_is_no_process_that_fell_silent(
         found = diagnose(store)
     assert not [one for one in found.findings if one.certain]
     assert found.answer is Answer.NOT_JUDGED
+
+
+def test_sockets__whose_kernel_dropped_packets_are_named_and_no_cable() -> None:
+    facts = facts_with((0, 1, "host_drops"), (2, 1, "host_drops"), (2, 1, "timeout"))
+    value = np.where(facts.downs["source"] == 2, 300, 1)
+    sent = {name: np.array(of) for name, of in (("source", [0]), ("target", [2]), ("sent", [5000]))}
+    losses = {"source": np.array([0]), "target": np.array([2]), "segments": np.array([600])}
+    facts = replace(facts, downs=facts.downs | {"value": value}, sent=sent, losses=losses)
+    (one,) = overflowing_sockets(facts)
+    assert (one.kind, one.place.name, one.certain) == ("congestion", "rank 2", True)
+    assert "dropped 600 datagrams of rank 2" in one.evidence
+    assert "counted 600 lost segments" in one.evidence
+    few = replace(facts, downs=facts.downs | {"value": np.ones_like(value)})
+    assert overflowing_sockets(few) == []
 
 
 def test_straggler__that_loses_what_it_sends_is_only_suspected() -> None:

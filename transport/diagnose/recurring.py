@@ -98,11 +98,11 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     for one in np.argsort(-cost_ns, kind="stable").tolist():
         if cost_ns[one] < COST_MIN * judged_ns:
             continue
-        if times[one] < TIMES_MIN:
-            # Twice is enough if it is long, and if no rank is ever late otherwise.
-            if times[one] == 2 == events and long[late[:, one], one].all():
-                found.append(one)
-        elif _beyond_chance(one, late & (own >= HALF * np.median(own[late[:, one], one])), windows):
+        # Twice is enough if it is long, and if no rank is ever late otherwise.
+        mine = late[:, one]
+        alone = times[one] == events >= 2 and long[mine, one].all()
+        as_late = late & (own >= HALF * np.median(own[mine, one]))
+        if alone or (times[one] >= TIMES_MIN and _beyond_chance(one, as_late, windows)):
             found.append(one)
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]

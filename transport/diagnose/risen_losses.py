@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 SIDE_MIN = 3  # windows before the change, and after it
 SPLITS_MAX = 64  # moments of a long trace at which a change is looked for
-GROWN_MIN, GROWN_TIMES = 0.003, 2.0  # the rate grows by at least this, and to this many times
+GROWN_MIN, GROWN_TIMES = 0.003, 1.6  # the rate grows by at least this, and to this many times
 LOST_MIN = 16  # at least so many packets more than expected
 # Log-likelihood ratio of the losses against those expected; places that differ by less are tied.
 LIKELY_MIN, TIE = 100.0, 2.0

@@ -87,12 +87,15 @@ def long_round_trips(seen: Seen) -> Finding | None:
     slow = _slow_places(times, _of_links(paths) + _of_receivers(seen, paths))
     if not slow:
         return None
+    slow = [one for one in slow if _stands_alone(times, one, slow)] or slow
     chosen, alike = _first(slow)
     place = replace(chosen.group.place, candidates=alike)
     kind = "congestion" if place.kind == "link" else "communication_slow"
-    # A host that is busy answers late as well. Simulated hosts are not.
+    # A host that is busy answers late as well. Simulated hosts are not. Two NICs are rarely slow at
+    # once, but another job on their hosts makes them so.
     receivers = np.unique(paths.ends[chosen.group.paths, 1])
     certain = seen.facts.simulated or (place.kind == "link" and len(receivers) > 1)
+    certain = certain and (place.kind == "link" or not alike)
     what = {"link": "over any other link like it", "nic": "to any other NIC"}[place.kind]
     return Finding(
         kind,
@@ -148,6 +151,18 @@ def _slow_places(times: _Times, groups: list[_Group]) -> list[_Slow]:
     return list(found.values())
 
 
+def _stands_alone(times: _Times, one: _Slow, slow: list[_Slow]) -> bool:
+    """Whether a place is slow without the paths of each other slow place, too, if it has others."""
+    for other in slow:
+        rest = np.setdiff1d(one.group.paths, other.group.related)
+        known = rest[~np.isnan(times.rtt_ns[rest])]
+        if other is one or len(known) < PATHS_MIN:
+            continue
+        if float(np.quantile(times.rtt_ns[known], QUICKER)) < SLOWER * one.others_ns:
+            return False
+    return True
+
+
 def _level(rtt_ns: Array) -> float:
     return float(np.quantile(rtt_ns, QUICKER)) if len(rtt_ns) >= PATHS_MIN else np.nan
 
@@ -185,6 +200,7 @@ def _first(slow: list[_Slow]) -> tuple[_Slow, tuple[str, ...]]:
 
     links = [one for one in slow if one.group.place.kind == "link" and not of_a_nic(one)]
     links.sort(key=lambda one: (one.group.step, -one.ratio))
+    nics.sort(key=lambda one: -one.ratio)
     if not links:
         chosen, rest = nics[0], nics[1:]
     else:

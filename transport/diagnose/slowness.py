@@ -19,6 +19,7 @@ from transport.diagnose.risen_losses import risen_losses
 from transport.diagnose.round_trips import long_round_trips
 from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.settings import Settings
+from transport.diagnose.sockets import overflowing_sockets
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of
 
 # Messages to and from a rank that is late take longer, too, so these may follow from it.
@@ -68,10 +69,14 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
             if damaged is not None:
                 merged = [graded(one, False) for one in merged]
                 _merge(merged, damaged)
+    full = overflowing_sockets(facts)
     merged = [_but_for(one, paused) for one in _lasting(merged)]
+    merged = [*full, *(_beside_full_sockets(one, full) for one in merged)]
     merged = [with_all(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
-    return sorted([*paused, *merged], key=lambda one: not one.certain)
+    proven = [one for one in paused if not one.place.candidates]
+    unproven = [one for one in paused if one.place.candidates]
+    return sorted([*proven, *merged, *unproven], key=lambda one: not one.certain)
 
 
 def _seen(facts: Facts, windows: Windows, settings: Settings) -> Seen:
@@ -113,6 +118,15 @@ def _lasting(merged: list[Finding]) -> list[Finding]:
         )
 
     return [graded(one, one.certain and (one not in slow or lasts(one))) for one in merged]
+
+
+def _beside_full_sockets(one: Finding, full: Sequence[Finding]) -> Finding:
+    """The finding; losses at a host whose kernel dropped packets are no more than suspected."""
+    ranks = {rank for each in full for rank in each.place.ranks}
+    explained = one.place.kind == "network" or ranks & set(one.place.ranks)
+    if one.kind in ("network_loss", "congestion") and ranks and explained:
+        return graded(one, False)
+    return one
 
 
 def _but_for(one: Finding, paused: Sequence[Finding]) -> Finding:
