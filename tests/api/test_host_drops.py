@@ -24,9 +24,11 @@ def kernel_drops(pid: int) -> int:
 
 def test_host_drops__are_events_of_the_trace(tmp_path: Path) -> None:
     """What comes while the receiver is stopped does not fit in the smallest buffer."""
-    settings = {"WEFT_SOCKET_BUFFER_BYTES": "65536", "WEFT_TRACE": str(tmp_path)}
+    traces = str(tmp_path)
     data = content(8_000_000, 1)
-    with running(child("echo", WEFT_PATHS="2", **settings)) as peer:
+    with running(
+        child("echo", WEFT_PATHS="2", WEFT_SOCKET_BUFFER_BYTES="65536", WEFT_TRACE=traces)
+    ) as peer:
         with (
             Endpoint(**LOCAL, paths=2) as endpoint,
             endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S) as connection,

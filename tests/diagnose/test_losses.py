@@ -2,10 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.diagnose.support import as_real, traced
 from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
+from transport.diagnose.losses import lossy_network
+from transport.diagnose.measures import delays_of, lateness_of
+from transport.diagnose.paths import paths_of
+from transport.diagnose.seen import Seen
 from transport.diagnose.settings import Settings
+from transport.diagnose.windows import windows_of
 from transport.plan import routes
 from transport.trace import open_store
 
@@ -30,3 +37,22 @@ def test_losses__of_a_real_job_must_be_seen_in_every_window(tmp_path: Path) -> N
         first = judged(one, [], Settings(routes=known), []).findings[0]
         assert (first.kind, first.place.name) == ("network_loss", "NIC of rank 13")
         assert first.certain == certain
+
+
+@pytest.mark.parametrize(("alone", "kind"), [(0.0, "congestion"), (1.0, "network_loss")])
+def test_losses__of_a_real_network_all_the_time_are_a_finding(
+    tmp_path: Path, alone: float, kind: str
+) -> None:
+    with open_store(traced(tmp_path)) as store:
+        facts = as_real(facts_of(store))
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, None)
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    assert lossy_network(seen) is None
+    paths.lost[:] = 0.02 * paths.sent
+    paths.alone[:] = alone * paths.lost
+    found = lossy_network(seen)
+    assert found is not None
+    assert (found.kind, found.place.kind, found.certain) == (kind, "network", True)
+    paths.lost[windows.count // 3 :] = 0  # a burst at the start is none
+    assert lossy_network(seen) is None

@@ -172,7 +172,6 @@ def judged(
     ranks = () if absent is None else absent.ranks
     if settings.whole:
         found = _with_late_ranks(wider, windows, ranks, found)
-    found = [stragglers.delayed_by_losses(facts, one) for one in found]
     if settings.use_paths and not any(one.certain for one in found):
         once = outage(facts, windows)
         found = found if once is None else [once, *found]
@@ -215,6 +214,7 @@ def _with_late_ranks(
     for more; a straggler with the other ranks that became slower with it."""
     if all(_is_minor(one) for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
+        late = [stragglers.delayed_by_losses(facts, one) for one in late]
         if any(one.certain for one in late):
             found = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in found]
         found = [*late, *found]
@@ -292,6 +292,7 @@ def _as_a_whole(
         return [], slower.unsteady(facts, windows) if complete else ""
     group = slower.slower_group(facts, windows, slowdown, absent)
     group = group or slower.slower_place(facts, windows, slowdown)
-    if group is not None:
-        return [group], ""
-    return [], slower.text_of(facts, windows, slowdown)
+    more = [] if group is None else [stragglers.delayed_by_losses(facts, group)]
+    if any(one.certain for one in more):
+        return more, ""
+    return more, slower.text_of(facts, windows, slowdown)

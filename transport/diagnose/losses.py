@@ -172,6 +172,42 @@ def rarely_lossy(seen: Seen) -> Finding | None:
     )
 
 
+def lossy_network(seen: Seen) -> Finding | None:
+    """Losses that a real job has all the time, wherever they are: no network should lose 1 %.
+
+    Simulated queues may be so small that they overflow in each iteration.
+    """
+    paths = seen.paths
+    if paths is None or seen.facts.simulated or seen.windows.count < RANDOM_WINDOWS:
+        return None
+    lost, sent = paths.lost.sum(axis=0), np.maximum(paths.sent, paths.lost).sum(axis=0)
+    found = _most_lossy(seen, paths, lost, sent) or _lossy_somewhere(lost, sent)
+    if lost.sum() < LOSSES_MIN or found is None:
+        return None
+    place, rate, _, mine = found
+    each = paths.lost[:, mine].sum(axis=1), np.maximum(paths.sent, paths.lost)[:, mine].sum(axis=1)
+    if rate < HOST_LOSS_RATE or np.median(_rate(*each)) < HOST_LOSS_RATE:
+        return None
+    alone = float(paths.alone[:, mine].sum() / lost[mine].sum())
+    kind = "congestion" if alone < BURST_SHARE_ALL * (1 - min(rate, 1.0)) ** 2 else "network_loss"
+    windows = seen.windows
+    return Finding(
+        kind,
+        place,
+        *windows.span(0, windows.count - 1),
+        shared(0.8, place),
+        True,
+        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
+        f"({percent(rate, 2)}), in at least half of the job's time, {percent(alone, 0)} of them "
+        "singly. Full queues and sockets lose several in a row, bad cables single ones.",
+        LOSS_QUERY,
+        f"{LOSS_ADVICE.get(place.kind, LOSS_ADVICE['link'])} weft doctor --peer measures the loss "
+        "between two hosts.",
+        weight=float(lost[mine].sum()),
+        more={"downs": 0},
+    )
+
+
 def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float], place: Place) -> bool:
     """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
     rate, other_rate = rates

@@ -383,12 +383,11 @@ def slower_group(
 
 
 def since(windows: Windows, found: Slowdown) -> str:
-    unit = "iteration" if windows.iterations == 1 else f"{windows.iterations} iterations"
     when = "compared with the baseline" if found.baseline else "since then"
-    return (
-        f"{when}, one {unit} takes {time_text(found.after_ns)} instead of "
-        f"{time_text(found.before_ns)}"
+    before, after = (
+        time_text(one / windows.iterations) for one in (found.before_ns, found.after_ns)
     )
+    return f"{when}, one iteration takes {after} instead of {before}"
 
 
 def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:

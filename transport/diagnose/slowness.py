@@ -58,8 +58,8 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
             found = _judged(seen, at, settings.rule, stopped)
             if found is not None:
                 _merge(merged, found)
-        merged = _beside(seen, merged)
-        for rule in (flapping, losses.rarely_lossy):
+        merged = [stragglers.delayed_by_losses(facts, one) for one in _beside(seen, merged)]
+        for rule in (flapping, losses.rarely_lossy, losses.lossy_network):
             over_all = None if any(one.certain for one in merged) else rule(seen)
             if over_all is not None:
                 _merge(merged, over_all)
