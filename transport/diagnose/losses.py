@@ -38,7 +38,7 @@ CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # loses at random if it lost in each of this many time windows, and at least this share singly.
 RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
 # Over the whole trace: at least this share, and this many times the rate of such losses elsewhere.
-SINGLY_MIN, SINGLY_CONTRAST = 0.6, 20.0
+SINGLY_MIN, SINGLY_CONTRAST = 0.6, 10.0
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Losses are those of a full queue if less than this part of what would be lost singly by chance is.
 BURST_SHARE = 0.4
