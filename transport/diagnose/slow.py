@@ -29,6 +29,7 @@ SHARE_MIN, PURITY_MIN = 0.25, 0.5
 # A place that explains less of the delays is only suspected. Messages that cross a link also use
 # others; those of a pair may meet others on links that have no name here.
 CERTAIN_SHARES = {"nic": 0.65, "link": 0.35, "pair": 2.0}
+CLEAR_SHARE = 0.5  # a link that explains less must be slow in five of six windows
 FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 LOST_ALONE = 0.01  # a single slow pair that lost this share may be slow by that alone
@@ -158,7 +159,7 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     mine = found.at
     single = int(bad[mine].sum()) == 1
     if found.place.kind == "link":
-        return " Iterations take no longer than before." if _costs_nothing(seen, span) else ""
+        return _doubt_of_a_link(seen, span, found)
     lost = _lost_share(seen, span, seen.delays.pairs[mine][bad[mine]])
     if single and lost >= LOST_ALONE:
         return f" They lost {percent(lost)} of their segments, which delays them as well."
@@ -180,6 +181,17 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
             f" While it is busy it carries {rate_text(now * 1e9)}, as much as before: messages "
             "of this job meet there."
         )
+    return ""
+
+
+def _doubt_of_a_link(seen: Seen, span: slice, found: places.Explanation) -> str:
+    if _costs_nothing(seen, span):
+        return " Iterations take no longer than before."
+    # Flows of the job itself meet on a link for a few iterations; another job lasts.
+    lately = slice(max(span.stop - LASTING, 0), span.stop)
+    often = int(seen.delays.slow[lately, found.at].any(axis=1).sum())
+    if found.share < CLEAR_SHARE and often < LASTING - 1:
+        return " It explains less than half of the delays, and only for a few iterations."
     return ""
 
 

@@ -48,6 +48,7 @@ PAIRS_MIN = 4
 # them, their messages this many times, and that costs the job this share of its time. One iteration
 # is enough if it takes this many times as long, and its messages half as long again.
 UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.2, 0.08
+BUSIER_TOGETHER = 1.09  # or the messages of all longer iterations, compared with the others
 STALLED = 3.0
 
 QUERY = (
@@ -281,6 +282,11 @@ def unsteady(facts: Facts, windows: Windows) -> str:
     usual, usual_busy = float(np.quantile(lengths, 0.25)), float(np.quantile(busy, 0.25))
     long = (lengths > LONGER * usual) & (busy > BUSIER * usual_busy)
     stalled = (lengths > STALLED * usual) & (busy > 1.5 * usual_busy)
+    if long.sum() < UNSTEADY_MIN:
+        # Messages vary from iteration to iteration: those of all longer ones together say more.
+        every = lengths > LONGER * usual
+        apart = np.median(busy[every]) / np.median(busy[~every]) if every.any() else 0.0
+        long = every if apart > BUSIER_TOGETHER else long
     lost_ns = float((lengths - usual)[long].sum())
     few = long.sum() < UNSTEADY_MIN and not stalled.any()
     if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():
