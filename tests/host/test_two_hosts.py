@@ -17,6 +17,7 @@ import pytest
 
 from tests.lab.support import ROOT, reason_to_skip, unique
 from tests.waiting import PATIENCE_S, until
+from transport.host.two_hosts.ports import FREE_PORTS
 from transport.lab import Lab, LabModel, Link
 
 pytestmark = pytest.mark.namespaces
@@ -112,6 +113,35 @@ def dropped(lab: Lab, *selector: str) -> Iterator[None]:
         yield
     finally:
         call("del")
+
+
+@contextmanager
+def filtered(lab: Lab, host: str, *rules: str) -> Iterator[None]:
+    """A firewall of the host drops the packets that arrive and match one of the rules."""
+    text = (
+        "flush ruleset\ntable inet doctor {\nchain arrives {\ntype filter hook input priority 0;\n"
+    )
+    text += "".join(f"{one} drop\n" for one in rules) + "}\n}\n"
+
+    def call(ruleset: str) -> int:
+        try:
+            done = lab.run(
+                host,
+                ["nft", "-f", "-"],
+                input=ruleset.encode(),
+                capture_output=True,
+                timeout=PATIENCE_S,
+            )
+        except FileNotFoundError:
+            return 1
+        return int(done.returncode)
+
+    if call(text):
+        pytest.skip("nft cannot set up a firewall here")
+    try:
+        yield
+    finally:
+        call("flush ruleset\n")
 
 
 def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
@@ -241,7 +271,20 @@ def test_two_hosts__a_blocked_port_of_the_testing_host_is_named(lab: Lab) -> Non
         status, found = report(lab, **ports)
     assert (status, found["control port"]["state"]) == (1, "BROKEN")
     assert f"back, to TCP port {PORT + 20} of this host: " in found["control port"]["found"]
+    assert f"let TCP ports {PORT}-{PORT + 20} (WEFT" in found["control port"]["remedy"]
     assert states(found, "data paths", "MTU") <= FINE
+
+
+def test_two_hosts__a_blocked_way_back_names_the_range_of_free_ports(lab: Lab) -> None:
+    with serving(lab), filtered(lab, "host0", "tcp flags & (syn | ack) == syn"):
+        _, found = report(lab)
+    ports = "-".join(lab.call("host0", Path(FREE_PORTS).read_text).split())
+    control = found["control port"]
+    assert (control["state"], f"let TCP ports {ports} (net.ipv4" in control["remedy"]) == (
+        "BROKEN",
+        True,
+    ), control
+    assert "WEFT_CONTROL_PORT" in control["remedy"]
 
 
 @contextmanager

@@ -47,7 +47,19 @@ from transport.host.two_hosts.talk import Budget
 
 TOKEN = bytes(range(16))
 DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
-HELLO = Hello("0.2.0", "a", False, "udp", "00" * 16, 0, "", "all UDP ports", (DEVICE,))
+HELLO = Hello(
+    version="0.2.0",
+    host="a",
+    has_secret=False,
+    datapath="udp",
+    token="00" * 16,
+    back_port=0,
+    back="",
+    control_port="0",
+    port_base="0",
+    free_ports="32768-60999",
+    devices=(DEVICE,),
+)
 PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
 PATHS = tuple(PathFact(0, number, 50_000, True) for number in range(8))
 SIDE = SideFacts("", 1, PATHS, 1_000_000_000, 5_000, 0, 0, PROBES)
@@ -86,7 +98,13 @@ def test_facts__anything_else_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"token": "zz"}, {"devices": ()}, {"devices": (DEVICE,) * 9}, {"back_port": 70_000}),
+        *(
+            {"token": "zz"},
+            {"port_base": "1-"},
+            {"devices": ()},
+            {"devices": (DEVICE,) * 9},
+            {"back_port": 70_000},
+        ),
         *(
             {"devices": (replace(DEVICE, handle="00"),)},
             {"devices": (replace(DEVICE, udp_port=-1),)},
@@ -246,17 +264,17 @@ def test_judge__silent_paths_are_named_as_ranges() -> None:
 @pytest.mark.parametrize(
     ("ports", "engines", "said"),
     [
-        ("UDP ports from 20000 on (WEFT_PORT_BASE)", 1, " (UDP port 20002-20003);"),
-        ("UDP ports 20000-20100 (WEFT_PORT_BASE)", 1, " (UDP port 20002-20003 if the range was"),
-        ("UDP ports 20000-20100 (WEFT_PORT_BASE)", 2, "; there"),
-        ("all UDP ports", 1, "; there"),
+        ("20000", 1, " (UDP port 20002-20003);"),
+        ("20000-20100", 1, " (UDP port 20002-20003 if the range was"),
+        ("20000-20100", 2, "; there"),
+        ("0", 1, "; there"),
     ],
 )
 def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
     ports: str, engines: int, said: str
 ) -> None:
     paths = tuple(replace(one, usable=one.path not in {2, 3}) for one in PATHS)
-    hello = replace(HELLO, data_ports=ports)
+    hello = replace(HELLO, port_base=ports)
     here = replace(SIDE, paths=paths, engines=engines)
     facts = judge.PairFacts(PairStep(0, 0), hello, hello, here, SIDE)
     assert f"paths 2-3{said}" in judge.pair(facts, alone=True)[0].found
@@ -274,20 +292,40 @@ def test_judge__paths_that_loss_silences_are_not_blamed_on_a_firewall() -> None:
 
 def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
     unheard = replace(SIDE, probes=None)
-    assert "let UDP port 9000 of the other host" in judged(unheard, unheard)["MTU"].remedy
-    full = replace(HELLO, data_ports="UDP ports 20000-20003 (WEFT_PORT_BASE)")
+    assert "let UDP ports 32768-60999" in judged(unheard, unheard)["MTU"].remedy
+    full = replace(HELLO, port_base="20000-20003")
     facts = judge.PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
     assert "a larger range" in judge.pair(facts, alone=True)[1].remedy
     untested = judged(SideFacts(failed="a dial by handle failed: refused"), SideFacts())
     assert untested["MTU"].remedy == "mend what is broken first"
 
 
-def test_judge__a_failed_dial_by_handle_names_the_control_ports(
-    monkeypatch: pytest.MonkeyPatch,
+def test_judge__a_failed_dial_by_handle_names_the_control_ports_of_both_hosts() -> None:
+    near, far = replace(HELLO, control_port="7000-7007"), replace(HELLO, control_port="8000-8007")
+    here = SideFacts(failed=f"{judge.DIAL_FAILED}: port 8001: no answer")
+    facts = judge.PairFacts(PairStep(0, 0), near, far, here, SideFacts())
+    assert judge.pair(facts, alone=True)[0].remedy.startswith(
+        "let TCP ports 7000-7007 (WEFT_CONTROL_PORT) of this host and "
+        "TCP ports 8000-8007 (WEFT_CONTROL_PORT) of the other host pass"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "let TCP ports 32768-60999 (net.ipv4.ip_local_port_range), or a range that WEFT_"),
+        ({"free_ports": ""}, "let all TCP ports, or a range that WEFT_CONTROL_PORT gives on both"),
+        ({"control_port": "7000"}, "or a range that WEFT_CONTROL_PORT gives on both hosts, pass"),
+        ({"control_port": "7000-7007"}, "let TCP ports 7000-7007 (WEFT_CONTROL_PORT) pass"),
+    ],
+)
+def test_judge__a_blocked_way_back_names_ports_that_stay_the_same(
+    fields: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setenv("WEFT_CONTROL_PORT", "7000-7007")
-    found = judged(SideFacts(failed=f"{judge.DIAL_FAILED}: port 7001: no answer"), SideFacts())
-    assert found["data paths"].remedy.startswith("let TCP ports 7000-7007 (WEFT_CONTROL_PORT")
+    near = replace(HELLO, back_port=44_715, **fields)
+    (control, *_) = judge.greeted(near, replace(HELLO, back="no answer"))
+    assert (control.state, said in control.remedy) == (BROKEN, True), control
+    assert "44715" not in control.remedy
 
 
 def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
@@ -363,12 +401,12 @@ def test_judge__an_unreachable_host_gets_the_remedy_of_its_reason(
 
 
 def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
-    hello = replace(HELLO, data_ports="UDP ports 20000-24095 (WEFT_PORT_BASE)")
+    hello = replace(HELLO, port_base="20000-24095")
     dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
     facts = judge.PairFacts(PairStep(0, 0), hello, HELLO, dead, SIDE)
     (paths,) = (one for one in judge.pair(facts, alone=True) if one.subject == "data paths")
     assert paths.remedy.startswith(
-        "let UDP ports 20000-24095 (WEFT_PORT_BASE) and all UDP ports pass in both directions"
+        "let UDP ports 20000-24095 (WEFT_PORT_BASE) of this host and UDP ports 32768-60999 (net"
     )
     facts = judge.PairFacts(PairStep(0, 0), hello, hello, SIDE, SIDE)
     assert "and these are a part" in judge.pair(facts, alone=True)[0].found

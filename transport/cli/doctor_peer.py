@@ -99,7 +99,7 @@ def _announce(server: Server) -> None:
 def test(peer: tuple[str, int], json_path: str | None) -> int:
     """Tests the network to the peer; returns the exit status."""
     from transport.host.two_hosts import BROKEN, examine, verdict
-    from transport.host.two_hosts.ends import usual_port
+    from transport.host.two_hosts.ports import usual_port
 
     host, port = peer
     try:

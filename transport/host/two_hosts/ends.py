@@ -13,46 +13,9 @@ from transport import Endpoint, Listener
 from transport.endpoint import knobs
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import DEVICES_MAX, TOKEN_BYTES, DeviceFact, Hello
+from transport.host.two_hosts.ports import free_ports, port_range
 
-DOCTOR_PORT = 7_117
 BACK_S = 4.0  # some tries of TCP
-
-
-def usual_ports() -> list[int]:
-    """The control ports that a test may take: those of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
-    first, _, last = knobs.in_force()["control_port"].partition("-")
-    return list(range(int(first), int(last or first) + 1)) if int(first) else [DOCTOR_PORT]
-
-
-def usual_port() -> int:
-    """The control port of a test: the first of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
-    return usual_ports()[0]
-
-
-def port_range(knob: str) -> range:
-    """The range that a knob of ports gives; empty if it gives none."""
-    first, dash, last = knobs.in_force()[knob].partition("-")
-    return range(int(first), int(last) + 1) if dash else range(0)
-
-
-def control_ports() -> str:
-    """The control ports of the listeners of a test, in words, from this end's settings."""
-    given = knobs.in_force()["control_port"]
-    if given == "0":
-        return "all TCP ports, or those of a range that WEFT_CONTROL_PORT gives on both hosts,"
-    return f"TCP ports {given} (WEFT_CONTROL_PORT; the other host may have another range)"
-
-
-def data_ports(summary: str) -> str:
-    """The ports of this end's data paths, in words. summary: Endpoint.summary()."""
-    if not summary.startswith("udp"):
-        return "UDP port 4791 (RoCE)"
-    base = knobs.in_force()["port_base"]
-    if "-" in base:
-        return f"UDP ports {base} (WEFT_PORT_BASE)"
-    if base != "0":
-        return f"UDP ports from {base} on (WEFT_PORT_BASE)"
-    return "all UDP ports, or those of a range that WEFT_PORT_BASE gives,"
 
 
 def back_socket(stack: ExitStack, address: str) -> int:
@@ -88,7 +51,7 @@ class End:
 
 def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
     """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
-    token = secrets.token_bytes(TOKEN_BYTES)
+    token, settings = secrets.token_bytes(TOKEN_BYTES), knobs.in_force()
     ports: list[ProbePort | None] = []
     devices = endpoint.devices[:DEVICES_MAX]
     for device in devices:
@@ -112,12 +75,14 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
         hello=Hello(
             version=transport.__version__,
             host=socket.gethostname()[:64],
-            has_secret=bool(knobs.in_force()["secret_file"]),
+            has_secret=bool(settings["secret_file"]),
             datapath=endpoint.summary().partition(",")[0],
             token=token.hex(),
             back_port=0,
             back="",
-            data_ports=data_ports(endpoint.summary()),
+            control_port=settings["control_port"],
+            port_base=settings["port_base"],
+            free_ports=free_ports(),
             devices=facts,
         ),
     )

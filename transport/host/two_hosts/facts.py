@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ ITEMS_MAX = 4_096
 INTEGER_MAX = 1 << 62
 HANDLE_BYTES, TOKEN_BYTES = 80, 16
 DEVICES_MAX = 8
+PORTS = re.compile(r"\d{1,5}(-\d{1,5})?", re.ASCII)
 
 Fact = TypeVar("Fact")
 
@@ -41,8 +43,8 @@ class Hello:
     """The first message of each end. token: proves probes to the UDP ports, in hexadecimal.
 
     back_port: TCP port of the end that tests, which the other end should reach; 0: it has none.
-    back: why the other end could not reach it; empty if it could. data_ports: the ports of this
-    end's data paths, in words.
+    back: why the other end could not reach it; empty if it could. control_port, port_base: these
+    settings of the end. free_ports: the range of ports that its kernel gives; empty if unknown.
     """
 
     version: str
@@ -52,8 +54,15 @@ class Hello:
     token: str
     back_port: int
     back: str
-    data_ports: str
+    control_port: str
+    port_base: str
+    free_ports: str
     devices: tuple[DeviceFact, ...]
+
+    @property
+    def is_udp(self) -> bool:
+        """Whether its data paths are UDP sockets."""
+        return self.datapath.startswith("udp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,9 @@ def check_hello(hello: Hello) -> Hello:
         raise FactError(f"devices: expected 1 to {DEVICES_MAX}")
     if not 0 <= hello.back_port <= 65_535:
         raise FactError("back_port: expected 0 to 65535")
+    for text in (hello.control_port, hello.port_base, hello.free_ports or "0"):
+        if not PORTS.fullmatch(text):
+            raise FactError("ports: expected a number or a range of numbers")
     for one in hello.devices:
         if one.handle:
             bytes_of(one.handle, HANDLE_BYTES, "handle")

@@ -11,8 +11,8 @@ from transport.errors import AuthenticationError, RefusedError, TimedOutError, V
 from transport.ground.text import printable
 from transport.ground.units import bit_rate_text, percent, rate_text, time_text
 from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
-from transport.host.two_hosts.ends import control_ports
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
+from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.traffic import answered
 
 # weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose
@@ -108,7 +108,7 @@ def silent(
         remedy = "is that weft doctor --serve, of the same version? It serves one host at a time"
         found.append(Finding("data paths", BROKEN, text, remedy))
     else:
-        kind = "UDP" if near.datapath == "udp" else "RDMA"
+        kind = "UDP" if near.is_udp else "RDMA"
         lost = (
             f"no {kind} packet of the peer arrived: those from the peer to this host are dropped; "
             "weft doctor --serve there says whether those to it are, too"
@@ -116,7 +116,7 @@ def silent(
         if received:
             lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
         text = f"{_answered(engines, paths)}: {lost}"
-        found.append(Finding("data paths", BROKEN, text, f"let {near.data_ports} {FIREWALL}"))
+        found.append(Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
 
 
@@ -137,12 +137,14 @@ def greeted(near: Hello, far: Hello) -> list[Finding]:
     if near.version != far.version:
         state, remedy = LIMITED, "install the same version of weft on both hosts"
     control = Finding("control port", OK, f"connected to {printable(far.host)}, and back")
-    firewall = "give WEFT_CONTROL_PORT a larger range"
+    larger = "give WEFT_CONTROL_PORT a larger range"
     back = f"connected to {printable(far.host)}; back, to TCP port {near.back_port} of this host"
     if near.back_port == 0:
-        control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", firewall)
+        control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", larger)
     elif far.back:
-        firewall = f"let TCP port {near.back_port} of this host {FIREWALL}"
+        firewall = f"let {control_ports(near)} {FIREWALL}"
+        if "-" not in near.control_port:
+            firewall = f"the port differs in each run: {firewall}"
         control = Finding("control port", BROKEN, f"{back}: {printable(far.back)}", firewall)
     return [
         control,
@@ -188,8 +190,8 @@ def _secret(has: bool) -> Finding:
     )
 
 
-def _answered(engines: int, paths: Sequence[PathFact], data_ports: str = "") -> str:
-    """How many paths answer, and which do not, with their ports if Hello.data_ports tells them."""
+def _answered(engines: int, paths: Sequence[PathFact], ports: str = "") -> str:
+    """How many paths answer, and which do not, with their ports if data_ports() tells them."""
     silent_paths: dict[int, list[int]] = defaultdict(list)
     for one in paths:
         if not answered(one):
@@ -202,19 +204,19 @@ def _answered(engines: int, paths: Sequence[PathFact], data_ports: str = "") -> 
     each = (
         (f"engine {engine} " if engines > 1 else "")
         + f"paths {_ranges(numbers)}"
-        + _ports_text([engine * per_engine + one for one in numbers], engines, data_ports)
+        + _ports_text([engine * per_engine + one for one in numbers], engines, ports)
         for engine, numbers in sorted(silent_paths.items())
     )
     return f"{text}; silent: {', '.join(each)}"
 
 
-def _ports_text(offsets: Sequence[int], engines: int, data_ports: str) -> str:
+def _ports_text(offsets: Sequence[int], engines: int, given_ports: str) -> str:
     """The UDP ports at these offsets from the first one, in words; "" if they are not known.
 
-    data_ports: Hello.data_ports. Of a range, engines take the next free port, in turn.
+    given_ports: data_ports(). Of a range, engines take the next free port, in turn.
     """
-    given = re.match(r"UDP ports (from )?(\d+)", data_ports)
-    if given is None or (engines > 1 and not given[1]):
+    given = re.match(r"UDP ports (from )?(\d+)", given_ports)
+    if given is None or "net.ipv4" in given_ports or (engines > 1 and not given[1]):
         return ""
     ports = _ranges([int(given[2]) + one for one in offsets])
     return f" (UDP port {ports}{'' if given[1] else ' if the range was free'})"
@@ -233,15 +235,17 @@ def _ranges(numbers: list[int]) -> str:
 
 def _paths(facts: PairFacts) -> Finding:
     here, there = facts.here, facts.there
-    ports = dict.fromkeys((facts.near.data_ports, printable(facts.far.data_ports)))
-    firewall = f"let {' and '.join(ports)} {FIREWALL}"
+    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    firewall = f"let {ports} {FIREWALL}"
     if not here.paths:
         if here.failed.startswith(DIAL_FAILED):
-            firewall = f"let {control_ports()} {FIREWALL}"
+            firewall = (
+                f"let {of_both(control_ports(facts.near), control_ports(facts.far))} {FIREWALL}"
+            )
         return Finding("data paths", BROKEN, printable(here.failed), firewall)
-    text = f"here {_answered(here.engines, here.paths, facts.near.data_ports)}"
+    text = f"here {_answered(here.engines, here.paths, data_ports(facts.near))}"
     if there.paths:
-        text += f"; there {_answered(there.engines, there.paths, facts.far.data_ports)}"
+        text += f"; there {_answered(there.engines, there.paths, data_ports(facts.far))}"
     elif there.failed:
         text += f"; there: {printable(there.failed)}"
     whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
@@ -252,8 +256,8 @@ def _paths(facts: PairFacts) -> Finding:
         return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
     if not whole or here.failed or there.failed:
         return Finding("data paths", BROKEN, text, firewall)
-    if any("-" in one for one in ports):
-        text += f"; a firewall has to let all {' and '.join(ports)} pass, and these are a part"
+    if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
+        text += f"; a firewall has to let all {ports} pass, and these are a part"
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
 
 
@@ -275,8 +279,8 @@ def _no_probes(subject: str, facts: PairFacts) -> Finding:
     )
     if not any(map(answered, facts.here.paths)):
         return _not_judged(subject, "not tested")
-    remedy = f"let UDP port {ends[1][1]} of the other host, and {ends[0][1]} of this one, pass"
-    if any(_is_outside(port, hello.data_ports) for hello, port in ends):
+    remedy = f"let {of_both(data_ports(facts.near), data_ports(facts.far))} {FIREWALL}"
+    if any(_is_outside(port, hello.port_base) for hello, port in ends):
         remedy = (
             "probes need one UDP port more than weft on each host: give WEFT_PORT_BASE a larger "
             "range"
@@ -284,10 +288,10 @@ def _no_probes(subject: str, facts: PairFacts) -> Finding:
     return Finding(subject, NOT_JUDGED, "no probe was answered", remedy)
 
 
-def _is_outside(port: int, data_ports: str) -> bool:
-    """Whether an end found no port for probes in its range. data_ports: Hello.data_ports."""
-    given = re.match(r"UDP ports (\d+)-(\d+)", data_ports)
-    return port == 0 or (given is not None and not int(given[1]) <= port <= int(given[2]))
+def _is_outside(port: int, port_base: str) -> bool:
+    """Whether an end has no port for probes among those of its WEFT_PORT_BASE, which names some."""
+    first, _, last = port_base.partition("-")
+    return port == 0 or (first != "0" and not int(first) <= port <= int(last or first))
 
 
 def _mtu(facts: PairFacts) -> Finding:

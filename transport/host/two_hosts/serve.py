@@ -17,14 +17,7 @@ from transport.errors import (
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
-from transport.host.two_hosts.ends import (
-    DOCTOR_PORT,
-    End,
-    open_end,
-    open_listeners,
-    usual_ports,
-    why_unreached,
-)
+from transport.host.two_hosts.ends import End, open_end, open_listeners, why_unreached
 from transport.host.two_hosts.facts import (
     DEVICES_MAX,
     FactError,
@@ -34,6 +27,7 @@ from transport.host.two_hosts.facts import (
     Verdict,
     check_hello,
 )
+from transport.host.two_hosts.ports import DOCTOR_PORT, usual_ports
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import measure, probe
 
