@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -253,6 +254,46 @@ def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
     assert states(found, "data paths", "MTU") == {"not judged"}
 
 
+# Prints the ports that its paths have, by engine and path.
+PORTS = """
+import sys
+from transport import Endpoint
+from transport.host.two_hosts.sockets import path_ports
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7117, timeout_s=240) as connection:
+    print(sorted(path_ports(endpoint.devices[0].address, 3).items()))
+"""
+
+
+def test_two_hosts__the_ports_of_paths_are_those_of_their_setting(lab: Lab) -> None:
+    """With a single number, engine e has path i at the port WEFT_PORT_BASE + e * paths + i."""
+    with serving(lab):
+        client = start(
+            lab, "host0", PORTS, lab.address("host1"), WEFT_ENGINES="3", WEFT_PORT_BASE="20000"
+        )
+        said, errors = client.communicate(timeout=PATIENCE_S)
+    expected = [
+        ((engine, path), 20_000 + 4 * engine + path) for engine in (0, 1, 2) for path in range(4)
+    ]
+    assert said.strip() == str(expected), errors
+
+
+def test_two_hosts__dropped_ports_of_a_range_are_named(lab: Lab) -> None:
+    """The range has a port for each path and one for probes; which path has which differs."""
+    settings = {"WEFT_PORT_BASE": "20000-20008", "WEFT_PATHS": "8"}
+    dropped_ports = {20_001, 20_004, 20_005}
+    rule = f"udp dport {{ {', '.join(map(str, sorted(dropped_ports)))} }}"
+    with serving(lab, **settings), filtered(lab, "host1", rule):
+        _, found = report(lab, **settings)
+    paths = found["data paths"]
+    assert paths["state"] == "BROKEN", paths
+    (there,) = re.findall(r"there .*\(UDP ports ([0-9, -]+)\)", paths["found"])
+    ranges = [one.partition("-") for one in there.split(", ")]
+    named = {port for a, _, b in ranges for port in range(int(a), int(b or a) + 1)}
+    assert named <= dropped_ports, paths
+    assert len(named) >= len(dropped_ports) - 1  # a dropped one may be the port for probes
+    assert "let UDP ports 20000-20008 (WEFT_PORT_BASE) pass" in paths["remedy"]
+
+
 @pytest.mark.long
 def test_two_hosts__a_silent_path_is_named(lab: Lab) -> None:
     ports = {"WEFT_PORT_BASE": "20000"}
@@ -260,7 +301,7 @@ def test_two_hosts__a_silent_path_is_named(lab: Lab) -> None:
         status, found = report(lab, **ports)
     assert status == 1
     assert found["data paths"]["state"] == "BROKEN"
-    assert "3 of 4 answer; silent: paths 2" in found["data paths"]["found"]
+    assert "3 of 4 answer; silent: paths 2 (UDP ports 20002)" in found["data paths"]["found"]
     assert states(found, "MTU", "round trip") <= FINE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -262,22 +263,25 @@ def test_judge__silent_paths_are_named_as_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "engines", "said"),
+    ("port_base", "ports", "said"),
     [
-        ("20000", 1, " (UDP port 20002-20003);"),
-        ("20000-20100", 1, " (UDP port 20002-20003 if the range was"),
-        ("20000-20100", 2, "; there"),
-        ("0", 1, "; there"),
+        ("20000", range(20_000, 20_008), "paths 2-3 (UDP ports 20002-20003); there"),
+        ("20000-20100", range(20_099, 20_091, -1), "paths 2-3 (UDP ports 20096-20097); there"),
+        ("20000-20100", [0] * 8, "paths 2-3; there"),
+        ("0", range(40_000, 40_008), "paths 2-3; there"),
     ],
 )
 def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
-    ports: str, engines: int, said: str
+    port_base: str, ports: Sequence[int], said: str
 ) -> None:
-    paths = tuple(replace(one, usable=one.path not in {2, 3}) for one in PATHS)
-    hello = replace(HELLO, port_base=ports)
-    here = replace(SIDE, paths=paths, engines=engines)
-    facts = judge.PairFacts(PairStep(0, 0), hello, hello, here, SIDE)
-    assert f"paths 2-3{said}" in judge.pair(facts, alone=True)[0].found
+    paths = tuple(
+        replace(one, usable=one.path not in {2, 3}, port=ports[one.path]) for one in PATHS
+    )
+    hello = replace(HELLO, port_base=port_base)
+    facts = judge.PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
+    found = judge.pair(facts, alone=True)[0]
+    assert said in found.found
+    assert ("one of its two ports" in found.remedy) == ("UDP ports" in said)
 
 
 def test_judge__paths_that_loss_silences_are_not_blamed_on_a_firewall() -> None:

@@ -75,12 +75,16 @@ class PairStep:
 
 @dataclass(frozen=True, slots=True)
 class PathFact:
-    """A path as one end sees it. rtt_ns: 0 if it never answered."""
+    """A path as one end sees it.
+
+    rtt_ns: 0 if it never answered. port: UDP port of this end; 0: unknown, or the path has none.
+    """
 
     engine: int
     path: int
     rtt_ns: int
     usable: bool
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,4 +216,6 @@ def check_side(side: SideFacts) -> SideFacts:
             raise FactError("probes: more were answered than sent, or overtaken than answered")
     if min(counts) < 0:
         raise FactError("a measured count is negative")
+    if not all(0 <= one.port <= 65_535 for one in side.paths):
+        raise FactError("port: expected 0 to 65535")
     return side

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -190,36 +189,32 @@ def _secret(has: bool) -> Finding:
     )
 
 
-def _answered(engines: int, paths: Sequence[PathFact], ports: str = "") -> str:
-    """How many paths answer, and which do not, with their ports if data_ports() tells them."""
-    silent_paths: dict[int, list[int]] = defaultdict(list)
+def _answered(engines: int, paths: Sequence[PathFact], hello: Hello | None = None) -> str:
+    """How many paths answer, and which do not.
+
+    hello: of the end that has the paths; with it, their ports are named if it set WEFT_PORT_BASE.
+    """
+    silent_paths: dict[int, list[PathFact]] = defaultdict(list)
     for one in paths:
         if not answered(one):
-            silent_paths[one.engine].append(one.path)
+            silent_paths[one.engine].append(one)
     count = len(paths) - sum(map(len, silent_paths.values()))
     text = f"{count} of {len(paths)} answer"
     if not count or not silent_paths:
         return text
-    per_engine = len(paths) // max(engines, 1)
     each = (
         (f"engine {engine} " if engines > 1 else "")
-        + f"paths {_ranges(numbers)}"
-        + _ports_text([engine * per_engine + one for one in numbers], engines, ports)
-        for engine, numbers in sorted(silent_paths.items())
+        + f"paths {_ranges([one.path for one in found])}"
+        + (_ports_text(found) if hello is not None and hello.port_base != "0" else "")
+        for engine, found in sorted(silent_paths.items())
     )
     return f"{text}; silent: {', '.join(each)}"
 
 
-def _ports_text(offsets: Sequence[int], engines: int, given_ports: str) -> str:
-    """The UDP ports at these offsets from the first one, in words; "" if they are not known.
-
-    given_ports: data_ports(). Of a range, engines take the next free port, in turn.
-    """
-    given = re.match(r"UDP ports (from )?(\d+)", given_ports)
-    if given is None or "net.ipv4" in given_ports or (engines > 1 and not given[1]):
-        return ""
-    ports = _ranges([int(given[2]) + one for one in offsets])
-    return f" (UDP port {ports}{'' if given[1] else ' if the range was free'})"
+def _ports_text(paths: Sequence[PathFact]) -> str:
+    """The UDP ports of these paths, in words; "" if one is unknown."""
+    ports = [one.port for one in paths]
+    return f" (UDP ports {_ranges(ports)})" if all(ports) else ""
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -243,9 +238,9 @@ def _paths(facts: PairFacts) -> Finding:
                 f"let {of_both(control_ports(facts.near), control_ports(facts.far))} {FIREWALL}"
             )
         return Finding("data paths", BROKEN, printable(here.failed), firewall)
-    text = f"here {_answered(here.engines, here.paths, data_ports(facts.near))}"
+    text = f"here {_answered(here.engines, here.paths, facts.near)}"
     if there.paths:
-        text += f"; there {_answered(there.engines, there.paths, data_ports(facts.far))}"
+        text += f"; there {_answered(there.engines, there.paths, facts.far)}"
     elif there.failed:
         text += f"; there: {printable(there.failed)}"
     whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
@@ -255,6 +250,8 @@ def _paths(facts: PairFacts) -> Finding:
     if (not whole or here.failed or there.failed) and _is_lossy(facts):
         return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
     if not whole or here.failed or there.failed:
+        if "(UDP ports" in text:
+            firewall += "; of a silent path, one of its two ports is dropped"
         return Finding("data paths", BROKEN, text, firewall)
     if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
         text += f"; a firewall has to let all {ports} pass, and these are a part"

@@ -111,9 +111,9 @@ def _pair(
             near_facts = SideFacts(failed=f"{judge.DIAL_FAILED}: {error}")
         else:
             connection = stack.enter_context(dialled)
-            mtu_bytes = endpoint.devices[pair.near].mtu_bytes
+            own = endpoint.devices[pair.near]
             port = end.ports[pair.near]
-            probes = probe(port, connection, device.udp_port, far.token, mtu_bytes)
-            near_facts = measure(endpoint, connection, probes, budget, sends_first=True)
+            probes = probe(port, connection, device.udp_port, far.token, own.mtu_bytes)
+            near_facts = measure(endpoint, connection, own, probes, budget, sends_first=True)
         far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
     return near_facts, check_side(far_facts)

@@ -154,7 +154,7 @@ class Server:
             far_port = hello.devices[step.near].udp_port
             probes = probe(end.ports[step.far], connection, far_port, hello.token, device.mtu_bytes)
             front.check()
-            return measure(self.endpoint, connection, probes, budget, sends_first=False)
+            return measure(self.endpoint, connection, device, probes, budget, sends_first=False)
 
     def _accept(self, front: Connection, device: int, budget: Budget) -> Connection:
         """Accepts the dial by handle. Raises the error of `front` as soon as it fails."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from transport import Connection, Endpoint
+from transport import Connection, Device, Endpoint
 from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import TOKEN_BYTES, PathFact, ProbeFacts, SideFacts, bytes_of
+from transport.host.two_hosts.sockets import path_ports
 from transport.host.two_hosts.talk import Budget, alive, host_of
 from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
@@ -133,9 +135,22 @@ def probe(
         return None
 
 
+def with_ports(
+    endpoint: Endpoint, address: str, engines: int, paths: tuple[PathFact, ...]
+) -> tuple[PathFact, ...]:
+    """The paths with the UDP ports that they have at this device's address, if these are known.
+
+    A plan of paths (WEFT_PLAN) pairs ports in its own order.
+    """
+    plain = endpoint.summary().startswith("udp,")
+    ports = path_ports(address, engines) if plain else {}
+    return tuple(replace(one, port=ports.get((one.engine, one.path), 0)) for one in paths)
+
+
 def measure(
     endpoint: Endpoint,
     connection: Connection,
+    device: Device,
     probes: ProbeFacts | None,
     budget: Budget,
     *,
@@ -143,6 +158,7 @@ def measure(
 ) -> SideFacts:
     """Sends and receives on the pair's connection; both ends call it, one of them sends first."""
     engines, paths = await_paths(endpoint, connection, budget)
+    paths = with_ports(endpoint, device.address, engines, paths)
     drops, failed, rate = endpoint.counters().host_drops, "", 0
     try:
         if sends_first:
@@ -167,10 +183,7 @@ def measure(
     return SideFacts(
         failed=failed,
         engines=engines,
-        paths=tuple(
-            PathFact(one.engine, one.path, one.rtt_ns, (one.engine, one.path) not in down)
-            for one in paths
-        ),
+        paths=tuple(replace(one, usable=(one.engine, one.path) not in down) for one in paths),
         rate_bytes_per_s=rate,
         segments=found.segments_sent,
         lost=max(0, found.segments_lost - found.spurious_resends),
