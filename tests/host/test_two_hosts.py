@@ -302,6 +302,7 @@ def test_two_hosts__a_silent_path_is_named(lab: Lab) -> None:
     assert status == 1
     assert found["data paths"]["state"] == "BROKEN"
     assert "3 of 4 answer; silent: paths 2 (UDP ports 20002)" in found["data paths"]["found"]
+    assert "let UDP ports 20000-20003 (WEFT_PORT_BASE=20000)" in found["data paths"]["remedy"]
     assert states(found, "MTU", "round trip") <= FINE
 
 

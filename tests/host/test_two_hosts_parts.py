@@ -59,6 +59,7 @@ HELLO = Hello(
     control_port="0",
     port_base="0",
     free_ports="32768-60999",
+    sockets=8,
     devices=(DEVICE,),
 )
 PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
@@ -102,6 +103,7 @@ def test_facts__anything_else_is_refused(data: bytes) -> None:
         *(
             {"token": "zz"},
             {"port_base": "1-"},
+            {"sockets": 0},
             {"devices": ()},
             {"devices": (DEVICE,) * 9},
             {"back_port": 70_000},
@@ -402,6 +404,14 @@ def test_judge__an_unreachable_host_gets_the_remedy_of_its_reason(
     (found,) = (one for one in judge.unreachable("h", 7, error) if one.state == BROKEN)
     assert found.subject == subject
     assert remedy in found.remedy
+
+
+def test_judge__names_the_last_port_of_a_single_number() -> None:
+    hello = replace(HELLO, port_base="20000", sockets=32)
+    dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
+    facts = judge.PairFacts(PairStep(0, 0), hello, hello, dead, SIDE)
+    remedy = judge.pair(facts, alone=True)[0].remedy
+    assert remedy.startswith("let UDP ports 20000-20031 (WEFT_PORT_BASE=20000) pass in both")
 
 
 def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:

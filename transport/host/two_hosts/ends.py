@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import secrets
 import socket
 from collections.abc import Sequence
@@ -49,6 +51,12 @@ class End:
     hello: Hello
 
 
+def sockets_of(endpoint: Endpoint) -> int:
+    """Data sockets at each address of the endpoint: one for each path of each engine."""
+    datapath = endpoint.summary().partition(", devices ")[0]
+    return math.prod(map(int, re.findall(r"(\d+) (?:engines?|paths?)", datapath)))
+
+
 def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
     """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
     token, settings = secrets.token_bytes(TOKEN_BYTES), knobs.in_force()
@@ -83,6 +91,7 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             control_port=settings["control_port"],
             port_base=settings["port_base"],
             free_ports=free_ports(),
+            sockets=sockets_of(endpoint),
             devices=facts,
         ),
     )

@@ -45,6 +45,7 @@ class Hello:
     back_port: TCP port of the end that tests, which the other end should reach; 0: it has none.
     back: why the other end could not reach it; empty if it could. control_port, port_base: these
     settings of the end. free_ports: the range of ports that its kernel gives; empty if unknown.
+    sockets: data sockets at each of its addresses, one for each path of each engine.
     """
 
     version: str
@@ -57,6 +58,7 @@ class Hello:
     control_port: str
     port_base: str
     free_ports: str
+    sockets: int
     devices: tuple[DeviceFact, ...]
 
     @property
@@ -193,6 +195,8 @@ def check_hello(hello: Hello) -> Hello:
         raise FactError(f"devices: expected 1 to {DEVICES_MAX}")
     if not 0 <= hello.back_port <= 65_535:
         raise FactError("back_port: expected 0 to 65535")
+    if hello.sockets < 1:
+        raise FactError("sockets: expected 1 at least")
     for text in (hello.control_port, hello.port_base, hello.free_ports or "0"):
         if not PORTS.fullmatch(text):
             raise FactError("ports: expected a number or a range of numbers")

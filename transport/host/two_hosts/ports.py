@@ -47,7 +47,8 @@ def data_ports(hello: Hello) -> str:
     if "-" in hello.port_base:
         return f"UDP ports {hello.port_base} (WEFT_PORT_BASE)"
     if hello.port_base != "0":
-        return f"UDP ports from {hello.port_base} on (WEFT_PORT_BASE)"
+        first = int(hello.port_base)
+        return f"UDP ports {first}-{first + hello.sockets - 1} (WEFT_PORT_BASE={first})"
     return _any_free("UDP", hello, "WEFT_PORT_BASE")
 
 
