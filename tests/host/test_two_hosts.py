@@ -254,6 +254,27 @@ def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
     assert states(found, "data paths", "MTU") == {"not judged"}
 
 
+def test_two_hosts__a_host_that_offers_only_loopback_is_named(lab: Lab) -> None:
+    lo = {"WEFT_INTERFACES": "lo"}
+    status, found = report(lab, **lo)
+    paths = found["data paths"]
+    assert (status, paths["state"], found["control port"]["state"]) == (1, "BROKEN", "not judged")
+    assert "this host offers only loopback addresses: 127.0.0.1 (WEFT_INT" in paths["found"], paths
+    assert "on this host: name a NIC" in paths["remedy"]
+    server = start(lab, "host1", SCRIPT, "doctor", "--serve", **lo)
+    try:
+        assert server.stdout is not None
+        assert "listening" in server.stdout.readline()
+        assert "no address that another host can reach" in server.stdout.readline()
+        _, found = report(lab)
+        assert "this host offers only 127.0.0.1 (WEFT_INT" in server.stdout.readline()
+    finally:
+        server.kill()
+        server.communicate(timeout=PATIENCE_S)
+    assert "the other host offers only loopback" in found["data paths"]["found"], found
+    assert "on the other host: name a NIC" in found["data paths"]["remedy"]
+
+
 # Prints the ports that its paths have, by engine and path.
 PORTS = """
 import sys

@@ -230,6 +230,15 @@ def test_judge__all_is_well() -> None:
     assert verdict(list(found.values())) == "verdict: the two hosts can run weft"
 
 
+def test_judge__a_pair_with_a_loopback_address_is_named() -> None:
+    far = replace(HELLO, devices=(replace(DEVICE, name="lo", address="127.0.0.1"),))
+    facts = judge.PairFacts(PairStep(0, 0), HELLO, far, SideFacts(judge.STRANDED), SideFacts())
+    paths = judge.pair(facts, alone=True)[0]
+    assert paths.state == BROKEN
+    assert paths.found.endswith("another host: lo 127.0.0.1 of the other host")
+    assert paths.remedy.startswith("on the other host: name a NIC")
+
+
 def test_judge__without_evidence_nothing_is_ok() -> None:
     found = judged(SideFacts(failed="why"), SideFacts())
     assert found.pop("data paths").state == BROKEN

@@ -13,6 +13,7 @@ from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Find
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.traffic import answered
+from transport.host.uses import is_loopback
 
 # weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose
 # packets under load, are not, but cost throughput.
@@ -28,6 +29,7 @@ FIREWALL = "pass in both directions: docs/OPERATING.md, Ports and firewalls"
 HANDLE_ONLY = "accepts only peers that have a handle"
 NO_WEFT = ("does not answer", "the handshake failed", "closed during the handshake")
 DIAL_FAILED = "a dial by handle failed"
+STRANDED = "no path leads to the loopback address of another host"
 MEND = "mend what is broken first"
 NO_ROUTE = ("No route to host", "Network is unreachable")
 
@@ -88,6 +90,11 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     return found
 
 
+def not_connected(why: str) -> list[Finding]:
+    """The subjects of a connection, if none was tried."""
+    return [_not_judged(one, why) for one in ("control port", "versions", "secret")]
+
+
 def connected(near: Hello) -> list[Finding]:
     """The findings on control port, versions and secret before the other end has said hello."""
     return [
@@ -117,6 +124,27 @@ def silent(
         text = f"{_answered(engines, paths)}: {lost}"
         found.append(Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
+
+
+def stranded(subjects: Sequence[Finding], where: str, addresses: str) -> list[Finding]:
+    """The findings if a host offers nothing but loopback addresses, which no path leads to.
+
+    subjects: the findings so far. where: "this host" or "the other host".
+    """
+    found = f"{where} offers only loopback addresses: {addresses}"
+    return [
+        *subjects,
+        Finding("data paths", BROKEN, found, loopback_remedy(where)),
+        *(_not_judged(one, "no data path") for one in REST[1:]),
+    ]
+
+
+def loopback_remedy(where: str) -> str:
+    """What to do at the host whose devices have loopback addresses."""
+    return (
+        f"on {where}: name a NIC that has a routed address in WEFT_INTERFACES, or unset it; weft "
+        "doctor says which NICs there are"
+    )
 
 
 def ended(error: Exception) -> list[Finding]:
@@ -233,6 +261,8 @@ def _paths(facts: PairFacts) -> Finding:
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     firewall = f"let {ports} {FIREWALL}"
     if not here.paths:
+        if here.failed == STRANDED:
+            return _stranded(facts)
         if here.failed.startswith(DIAL_FAILED):
             firewall = (
                 f"let {of_both(control_ports(facts.near), control_ports(facts.far))} {FIREWALL}"
@@ -256,6 +286,19 @@ def _paths(facts: PairFacts) -> Finding:
     if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
         text += f"; a firewall has to let all {ports} pass, and these are a part"
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
+
+
+def _stranded(facts: PairFacts) -> Finding:
+    """A pair of devices that no packet can lead between."""
+    step = facts.step
+    ends = (
+        ("this host", facts.near.devices[step.near]),
+        ("the other host", facts.far.devices[step.far]),
+    )
+    found = [(where, one) for where, one in ends if is_loopback(one.address)]
+    text = "; ".join(f"{printable(f'{one.name} {one.address}')} of {where}" for where, one in found)
+    remedy = loopback_remedy(" and ".join(where for where, _ in found))
+    return Finding("data paths", BROKEN, f"{STRANDED}: {text}", remedy)
 
 
 def _is_lossy(facts: PairFacts) -> bool:

@@ -25,7 +25,15 @@ from transport.host.two_hosts.facts import (
     check_side,
     encode,
 )
-from transport.host.two_hosts.talk import Budget, hear, say
+from transport.host.two_hosts.reach import (
+    is_own,
+    leads_to_this_host,
+    offered,
+    only_loopback,
+    own_text,
+    stranded,
+)
+from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import answered, measure, paths_to, probe
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
@@ -41,12 +49,20 @@ OnProgress = Callable[[str, float], None]
 def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
     """Tests the network to a host on which `weft doctor --serve` runs; bounded in time."""
     with Endpoint(**BESIDE_A_JOB) as endpoint, ExitStack() as stack:
+        own = [one.address for one in endpoint.devices]
+        if only_loopback(own) and not leads_to_this_host(host):
+            before = judge.not_connected("not tried")
+            return judge.stranded(before, "this host", own_text(own))
         progress("connecting", 0.0)
         try:
             front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))
         except WeftError as error:
             return judge.unreachable(host, port, error)
         end = open_end(stack, endpoint, [])
+        theirs = offered(endpoint)
+        if only_loopback(theirs) and not is_own(host_of(front)):
+            before = judge.connected(end.hello)
+            return judge.stranded(before, "the other host", ", ".join(sorted(theirs)))
         back_port = back_socket(stack, end.hello.devices[0].address)
         hello = replace(end.hello, back_port=back_port)
         try:
@@ -100,8 +116,10 @@ def _pair(
     endpoint: Endpoint, front: Connection, end: End, far: Hello, pair: PairStep, budget: Budget
 ) -> tuple[SideFacts, SideFacts]:
     """Tests one pair of devices; what this end and the other end measured."""
-    say(front, pair, SAY_S)
     device = far.devices[pair.far]
+    if stranded(front, end.hello.devices[pair.near], device):
+        return SideFacts(failed=judge.STRANDED), SideFacts()
+    say(front, pair, SAY_S)
     handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
     with ExitStack() as stack:  # the connection stays open until the other end has measured, too
         timeout_s = budget.left_s(CONNECT_S)

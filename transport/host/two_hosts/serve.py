@@ -28,6 +28,7 @@ from transport.host.two_hosts.facts import (
     check_hello,
 )
 from transport.host.two_hosts.ports import DOCTOR_PORT, usual_ports
+from transport.host.two_hosts.reach import is_own, only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import measure, probe
 
@@ -42,6 +43,7 @@ NO_ANSWER = (
     "its first message arrived, and none of this host's: let UDP pass from this host to it; UDP "
     "from it to this host arrives"
 )
+LOOPBACK = "name a NIC in WEFT_INTERFACES that has a routed address, or unset it"
 
 
 def open_listener(endpoint: Endpoint, port: int) -> Listener:
@@ -116,6 +118,11 @@ class Server:
                 count = self.endpoint.counters().datagrams_received - received
                 return Outcome(peer, failed=_silent(count))
             except (WeftError, FactError) as error:
+                own = [one.address for one in self.endpoint.devices]
+                if only_loopback(own) and not is_own(peer):
+                    return Outcome(
+                        peer, failed=f"this host offers only {own_text(own)}: {LOOPBACK}"
+                    )
                 return Outcome(peer, failed=printable(str(error)))
             try:
                 findings = self._test(front, open_end(stack, self.endpoint, self._listeners), hello)
