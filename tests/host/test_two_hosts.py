@@ -254,6 +254,27 @@ def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
     assert states(found, "data paths", "MTU") == {"not judged"}
 
 
+def test_two_hosts__hosts_of_two_families_get_the_variable(lab: Lab) -> None:
+    off = Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6")
+    try:
+        lab.call("host1", lambda: off.write_text("0"))
+    except OSError as error:
+        pytest.skip(f"cannot turn on IPv6 here: {error}")
+    lab.run("host1", ["ip", "address", "add", "fd00:77::2/64", "dev", "eth0", "nodad"])
+    server = start(lab, "host1", SCRIPT, "doctor", "--serve", WEFT_FAMILY="ipv6")
+    try:
+        assert server.stdout is not None
+        assert "listening" in server.stdout.readline()
+        _, found = report(lab)
+    finally:
+        server.kill()
+        server.communicate(timeout=PATIENCE_S)
+        lab.call("host1", lambda: off.write_text("1"))
+    assert found["control port"]["state"] == "BROKEN", found
+    assert "different address families" in found["control port"]["found"]
+    assert "WEFT_FAMILY" in found["control port"]["remedy"]
+
+
 def test_two_hosts__a_host_that_offers_only_loopback_is_named(lab: Lab) -> None:
     lo = {"WEFT_INTERFACES": "lo"}
     status, found = report(lab, **lo)

@@ -17,6 +17,7 @@ from transport.errors import (
     AuthenticationError,
     InvalidArgumentError,
     PeerDeadError,
+    RefusedError,
     TimedOutError,
 )
 from transport.host.two_hosts import BROKEN, Finding, judge, serve, verdict
@@ -391,6 +392,11 @@ def test_peer__what_no_host_is_called_is_refused(text: str) -> None:
         ),
         (AddressError("h port 7: No route to host"), "control port", "ip route get h"),
         (AddressError("Address family for hostname not supported"), "control port", "WEFT_FAMILY"),
+        (
+            RefusedError("the two ends use different address families"),
+            "control port",
+            "WEFT_FAMILY",
+        ),
         (TimedOutError("no answer: the handshake failed"), "control port", "is not weft"),
         (TimedOutError("timed out"), "control port", "a firewall drops TCP port 7"),
         (

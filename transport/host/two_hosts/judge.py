@@ -25,11 +25,14 @@ RTT_LIMITED_NS = 100_000_000
 CLOCK_LIMITED_NS = 1_000_000_000
 REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
 FIREWALL = "pass in both directions: docs/OPERATING.md, Ports and firewalls"
-# Parts of messages of native/control: a listener of a job, and a server that is no weft or stopped.
+# Parts of messages of native/control: a listener of a job, a server that is no weft or stopped, and
+# hosts of which one has IPv6 alone.
 HANDLE_ONLY = "accepts only peers that have a handle"
 NO_WEFT = ("does not answer", "the handshake failed", "closed during the handshake")
 DIAL_FAILED = "a dial by handle failed"
 STRANDED = "no path leads to the loopback address of another host"
+FAMILIES = "different address families"
+FAMILY = "set the same WEFT_FAMILY on both hosts: ipv4 or ipv6, of which each has an address"
 MEND = "mend what is broken first"
 NO_ROUTE = ("No route to host", "Network is unreachable")
 
@@ -56,7 +59,12 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     subject, text = "control port", str(error)
     remedy = f"let TCP port {port} {FIREWALL}"
     if "Address family" in text:
-        remedy = f"{host} is of another family than this host's device: WEFT_FAMILY, or name a NIC"
+        remedy = (
+            f"{host} is of another family than this host's devices: set WEFT_FAMILY to its family "
+            "on both hosts, or give its address of the devices' family"
+        )
+    elif FAMILIES in text:
+        remedy = FAMILY
     elif HANDLE_ONLY in text:
         text = f"a job holds port {port} of {host}: it accepts only peers that have a handle"
         remedy = "use the port that weft doctor --serve prints there: weft doctor --peer HOST:PORT"
@@ -267,6 +275,8 @@ def _paths(facts: PairFacts) -> Finding:
             firewall = (
                 f"let {of_both(control_ports(facts.near), control_ports(facts.far))} {FIREWALL}"
             )
+        if FAMILIES in here.failed:
+            firewall = FAMILY
         return Finding("data paths", BROKEN, printable(here.failed), firewall)
     text = f"here {_answered(here.engines, here.paths, facts.near)}"
     if there.paths:
