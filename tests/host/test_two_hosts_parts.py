@@ -296,14 +296,32 @@ def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
     assert ("one of its two ports" in found.remedy) == ("UDP ports" in said)
 
 
-def test_judge__paths_that_loss_silences_are_not_blamed_on_a_firewall() -> None:
-    lossy = replace(SIDE, probes=replace(PROBES, arrived=800, answered=800))
-    few = replace(lossy, paths=tuple(replace(one, usable=one.path > 1) for one in PATHS))
-    found = judged(few)
+@pytest.mark.parametrize(
+    ("arrived", "probes", "state"),
+    [
+        (1_000, 30, BROKEN),  # nothing is lost
+        (900, 30, BROKEN),  # one of thirty would have passed
+        (160, 30, "limited"),
+        (900, 1, "limited"),
+        (900, 0, "limited"),  # nothing was tried
+    ],
+)
+def test_judge__a_path_that_never_answered_has_a_closed_port_unless_loss_explains_it(
+    arrived: int, probes: int, state: str
+) -> None:
+    lossy = replace(SIDE, probes=replace(PROBES, arrived=arrived, answered=arrived))
+    silent = replace(PATHS[0], rtt_ns=0, usable=False, probes=probes)
+    found = judged(replace(lossy, paths=(silent, *PATHS[1:])))
+    assert found["data paths"].state == state
+    assert ("see loss" in found["data paths"].remedy) == (state == "limited")
+
+
+def test_judge__paths_that_passed_packets_are_not_silent() -> None:
+    lossy = replace(SIDE, probes=replace(PROBES, arrived=400, answered=160))
+    paths = tuple(replace(one, usable=one.path > 6, probes=30) for one in PATHS)
+    failed = replace(lossy, paths=paths, failed="messages did not get through in time")
+    found = judged(failed, failed)
     assert (found["loss"].state, found["data paths"].state) == (BROKEN, "limited")
-    assert "see loss" in found["data paths"].remedy
-    most = replace(lossy, paths=tuple(replace(one, usable=one.path > 5) for one in PATHS))
-    assert judged(most)["data paths"].state == BROKEN
 
 
 def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:

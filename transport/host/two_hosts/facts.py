@@ -79,13 +79,15 @@ class PairStep:
 class PathFact:
     """A path as one end sees it.
 
-    rtt_ns: 0 if it never answered. port: UDP port of this end; 0: unknown, or the path has none.
+    rtt_ns: 0 if it never answered. probes: packets of weft that asked it for an answer. port: UDP
+    port of this end; 0: unknown, or the path has none.
     """
 
     engine: int
     path: int
     rtt_ns: int
     usable: bool
+    probes: int = 0
     port: int = 0
 
 
@@ -213,7 +215,9 @@ def check_hello(hello: Hello) -> Hello:
 def check_side(side: SideFacts) -> SideFacts:
     """Raises FactError if what the peer measured contradicts itself."""
     counts = [side.engines, side.rate_bytes_per_s, side.segments, side.lost, side.host_drops]
-    counts += [number for one in side.paths for number in (one.engine, one.path, one.rtt_ns)]
+    counts += [
+        number for one in side.paths for number in (one.engine, one.path, one.rtt_ns, one.probes)
+    ]
     if (probes := side.probes) is not None:
         counts += [value for name, value in asdict(probes).items() if name != "clock_ahead_ns"]
         if not probes.late <= probes.answered <= min(probes.sent, probes.arrived):

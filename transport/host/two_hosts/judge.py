@@ -18,6 +18,7 @@ from transport.host.uses import is_loopback
 # weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose
 # packets under load, are not, but cost throughput.
 IDLE_LIMITED, IDLE_BROKEN, LOAD_LIMITED = 0.002, 0.03, 0.001
+SILENT_CHANCE = 1e-4  # that loss silences a path; below it, a firewall is the likely cause
 SEGMENTS_MIN = 1_000  # fewer say nothing about a loss of a thousandth
 LATE_LIMITED = 0.01
 RATE_LIMITED = 0.5  # of the slower link
@@ -312,13 +313,17 @@ def _stranded(facts: PairFacts) -> Finding:
 
 
 def _is_lossy(facts: PairFacts) -> bool:
-    """Whether probes were lost as well, and most paths answer at both ends.
+    """Whether the idle network loses packets, and that explains every silent path.
 
-    A closed port silences its path and costs no packet of other ports.
+    A path that passes packets answers in the end. One that never did, although the loss would have
+    passed some of its probes, has a closed port.
     """
-    lost = any(1 - one.arrived / one.sent > IDLE_BROKEN for _, one in facts.probes)
-    sides = [side.paths for side in (facts.here, facts.there)]
-    return lost and all(2 * sum(map(answered, paths)) > len(paths) for paths in sides)
+    if not any(1 - one.arrived / one.sent > IDLE_BROKEN for _, one in facts.probes):
+        return False
+    passed = min(one.answered / one.sent for _, one in facts.probes)  # there and back
+    paths = (*facts.here.paths, *facts.there.paths)
+    chances = ((1 - passed) ** one.probes for one in paths if one.rtt_ns == 0)
+    return all(one > SILENT_CHANCE / len(paths) for one in chances)
 
 
 def _no_probes(subject: str, facts: PairFacts) -> Finding:

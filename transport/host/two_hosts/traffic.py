@@ -38,6 +38,7 @@ def paths_to(endpoint: Endpoint, connection: Connection) -> tuple[int, tuple[Pat
                 path=number,
                 rtt_ns=path.counters["rtt_ns"],
                 usable=path.counters["usable"] == 1,
+                probes=path.counters["probes_sent"],
             )
             for peer in _newest(page, address)
             for number, path in enumerate(peer.paths)
@@ -46,7 +47,13 @@ def paths_to(endpoint: Endpoint, connection: Connection) -> tuple[int, tuple[Pat
             return len(page.engines), tuple(found)
     merged = connection.counters().paths
     return 1, tuple(
-        PathFact(engine=0, path=number, rtt_ns=path.rtt_ns, usable=path.usable > 0)
+        PathFact(
+            engine=0,
+            path=number,
+            rtt_ns=path.rtt_ns,
+            usable=path.usable > 0,
+            probes=path.probes_sent,
+        )
         for number, path in enumerate(merged)
     )
 
