@@ -84,6 +84,11 @@ def ended(server: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[i
 
 def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit status of `weft doctor --peer` on host0, and its findings by subject."""
+    return report_and_errors(lab, **variables)[:2]
+
+
+def report_and_errors(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """As report(), and what it said on stderr, which is no terminal."""
     words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
     client = start(lab, "host0", SCRIPT, *words, **variables)
     said, errors = client.communicate(timeout=PATIENCE_S)
@@ -92,7 +97,7 @@ def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
     broken = any(one["state"] == "BROKEN" for one in found.values())
     assert client.returncode == int(broken)
     assert all(one["remedy"] for one in found.values() if one["state"] in ("BROKEN", "limited"))
-    return client.returncode, found
+    return client.returncode, found, errors
 
 
 def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:
@@ -159,7 +164,12 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
             stranger = start(lab, "host0", STRANGER, lab.address("host1"), text)
             assert answer in server.stdout.readline()
             stranger.communicate(timeout=PATIENCE_S)
-        _, found = report(lab)
+        _, found, errors = report_and_errors(lab)
+        phases = [line.partition(": ")[2] for line in errors.splitlines()]
+        here = lab.address("host1")
+        assert phases[0].startswith(f"{here}: connecting to port {PORT}"), errors
+        for what in ("loss, reordering", "does each data path answer", "rate"):
+            assert any(one.startswith(f"{here}: eth0>eth0: {what}") for one in phases), errors
         # What depends on how busy this machine is, is only measured: loss, rate and times.
         sure = ("control port", "versions", "data paths", "MTU", "reordering", "round trip")
         assert states(found, *sure) <= FINE, found
@@ -481,6 +491,6 @@ def test_two_hosts__ctrl_c_ends_the_testing_end(lab: Lab) -> None:
         await_connection(lab)
         client.send_signal(signal.SIGINT)
         _, errors = client.communicate(timeout=PATIENCE_S)
-        assert (client.returncode, errors.strip()) == (130, "weft: interrupted")
+        assert (client.returncode, errors.splitlines()[-1]) == (130, "weft: interrupted")
         assert "10." in server.stdout.readline()
         assert ended(server)[0] == 130

@@ -53,7 +53,7 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         if only_loopback(own) and not leads_to_this_host(host):
             before = judge.not_connected("not tried")
             return judge.stranded(before, "this host", own_text(own))
-        progress("connecting", 0.0)
+        progress(f"connecting to port {port}, in {CONNECT_S:.0f} s at most", 0.0)
         try:
             front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))
         except WeftError as error:
@@ -77,9 +77,9 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         pairs = _pairs(len(end.hello.devices), len(far.devices))
         for number, pair in enumerate(pairs):
             title = judge.title(pair, end.hello, far)
-            progress(f"testing {title}", (number + 0.5) / (len(pairs) + 1))
+            on_phase = _phases(progress, title, (number + 0.5) / (len(pairs) + 1))
             try:
-                near_facts, far_facts = _pair(endpoint, front, end, far, pair, budget)
+                near_facts, far_facts = _pair(endpoint, front, end, far, pair, budget, on_phase)
             except (ConnectionClosedError, PeerDeadError) as error:
                 return [*findings, *judge.ended(error)]
             except (WeftError, FactError) as error:
@@ -112,8 +112,18 @@ def _pairs(near: int, far: int) -> list[PairStep]:
     return [PairStep(one % near, one % far) for one in range(max(near, far))]
 
 
+def _phases(progress: OnProgress, title: str, share: float) -> Callable[[str], None]:
+    return lambda what: progress(f"{title}: {what}", share)
+
+
 def _pair(
-    endpoint: Endpoint, front: Connection, end: End, far: Hello, pair: PairStep, budget: Budget
+    endpoint: Endpoint,
+    front: Connection,
+    end: End,
+    far: Hello,
+    pair: PairStep,
+    budget: Budget,
+    on_phase: Callable[[str], None],
 ) -> tuple[SideFacts, SideFacts]:
     """Tests one pair of devices; what this end and the other end measured."""
     device = far.devices[pair.far]
@@ -131,7 +141,11 @@ def _pair(
             connection = stack.enter_context(dialled)
             own = endpoint.devices[pair.near]
             port = end.ports[pair.near]
+            on_phase("loss, reordering, MTU and clock of the idle network")
             probes = probe(port, connection, device.udp_port, far.token, own.mtu_bytes)
-            near_facts = measure(endpoint, connection, own, probes, budget, sends_first=True)
+            near_facts = measure(
+                endpoint, connection, own, probes, budget, sends_first=True, on_phase=on_phase
+            )
+        on_phase("what the other host measured")
         far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
     return near_facts, check_side(far_facts)

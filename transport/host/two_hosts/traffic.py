@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from transport import Connection, Device, Endpoint
@@ -162,11 +163,17 @@ def measure(
     budget: Budget,
     *,
     sends_first: bool,
+    on_phase: Callable[[str], None] = lambda what: None,
 ) -> SideFacts:
-    """Sends and receives on the pair's connection; both ends call it, one of them sends first."""
+    """Sends and receives on the pair's connection; both ends call it, one of them sends first.
+
+    on_phase: is told what is measured now.
+    """
+    on_phase("does each data path answer")
     engines, paths = await_paths(endpoint, connection, budget)
     paths = with_ports(endpoint, device.address, engines, paths)
     drops, failed, rate = endpoint.counters().host_drops, "", 0
+    on_phase("rate, loss under load")
     try:
         if sends_first:
             await_receiver(connection, budget)
