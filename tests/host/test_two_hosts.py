@@ -150,6 +150,31 @@ def filtered(lab: Lab, host: str, *rules: str) -> Iterator[None]:
         call("flush ruleset\n")
 
 
+@contextmanager
+def second_nic(lab: Lab) -> Iterator[dict[str, str]]:
+    """A second link between the two hosts; yields the settings with which weft uses both."""
+    far = lab.plan.namespace(lab.plan.node("host1"))
+    words = ["ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", far]
+    assert lab.run("host0", words, timeout=PATIENCE_S).returncode == 0
+    for number, host in enumerate(("host0", "host1"), 1):
+        for rest in (
+            ["address", "add", f"10.201.0.{number}/24", "dev", "eth1"],
+            ["link", "set", "eth1", "up"],
+        ):
+            assert lab.run(host, ["ip", *rest], timeout=PATIENCE_S).returncode == 0
+
+    def is_up(host: str) -> bool:
+        shown = ["ip", "-oneline", "link", "show", "eth1"]
+        done = lab.run(host, shown, capture_output=True, text=True, timeout=PATIENCE_S)
+        return "state UP" in done.stdout
+
+    try:
+        until(lambda: is_up("host0") and is_up("host1"), "the second link has no carrier")
+        yield {"WEFT_INTERFACES": "eth0,eth1"}
+    finally:
+        lab.run("host0", ["ip", "link", "del", "eth1"], timeout=PATIENCE_S)
+
+
 def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
     def garbage() -> None:
         with socket.create_connection((lab.address("host1"), PORT), timeout=PATIENCE_S) as sent:
@@ -304,6 +329,22 @@ def test_two_hosts__a_host_that_offers_only_loopback_is_named(lab: Lab) -> None:
         server.communicate(timeout=PATIENCE_S)
     assert "the other host offers only loopback" in found["data paths"]["found"], found
     assert "on the other host: name a NIC" in found["data paths"]["remedy"]
+
+
+def test_two_hosts__a_blocked_second_nic_is_named_with_the_direction(lab: Lab) -> None:
+    with (
+        second_nic(lab) as both,
+        serving(lab, **both),
+        filtered(lab, "host1", "iif eth1 meta l4proto udp"),
+    ):
+        _, found = report(lab, **both)
+    assert found["data paths eth0>eth0"]["state"] in FINE, found
+    paths = found["data paths eth1>eth1"]
+    assert paths["state"] == "BROKEN", paths
+    near, far = "eth1 (10.201.0.1) of this host", "eth1 (10.201.0.2) of the other host"
+    assert f"what {near} sends does not arrive at {far}" in paths["found"], paths
+    assert f"pass from {near} to {far}" in paths["remedy"]
+    assert found["rate eth1>eth1"]["state"] == "not judged"
 
 
 # Prints the ports that its paths have, by engine and path.

@@ -45,7 +45,9 @@ from transport.host.two_hosts.facts import (
     decode,
     encode,
 )
+from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
 from transport.host.two_hosts.talk import Budget
+from transport.host.two_hosts.traffic import NO_PATH
 
 TOKEN = bytes(range(16))
 DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
@@ -221,7 +223,7 @@ def test_serve__a_tester_that_ends_is_not_waited_for() -> None:
 
 
 def judged(here: SideFacts = SIDE, there: SideFacts = SIDE) -> dict[str, Finding]:
-    facts = judge.PairFacts(PairStep(0, 0), HELLO, HELLO, here, there)
+    facts = PairFacts(PairStep(0, 0), HELLO, HELLO, here, there)
     return {one.subject: one for one in judge.pair(facts, alone=True)}
 
 
@@ -233,7 +235,7 @@ def test_judge__all_is_well() -> None:
 
 def test_judge__a_pair_with_a_loopback_address_is_named() -> None:
     far = replace(HELLO, devices=(replace(DEVICE, name="lo", address="127.0.0.1"),))
-    facts = judge.PairFacts(PairStep(0, 0), HELLO, far, SideFacts(judge.STRANDED), SideFacts())
+    facts = PairFacts(PairStep(0, 0), HELLO, far, SideFacts(STRANDED), SideFacts())
     paths = judge.pair(facts, alone=True)[0]
     assert paths.state == BROKEN
     assert paths.found.endswith("another host: lo 127.0.0.1 of the other host")
@@ -290,7 +292,7 @@ def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
         replace(one, usable=one.path not in {2, 3}, port=ports[one.path]) for one in PATHS
     )
     hello = replace(HELLO, port_base=port_base)
-    facts = judge.PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
+    facts = PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
     found = judge.pair(facts, alone=True)[0]
     assert said in found.found
     assert ("one of its two ports" in found.remedy) == ("UDP ports" in said)
@@ -316,6 +318,25 @@ def test_judge__a_path_that_never_answered_has_a_closed_port_unless_loss_explain
     assert ("see loss" in found["data paths"].remedy) == (state == "limited")
 
 
+@pytest.mark.parametrize(
+    ("to", "back", "said"),
+    [
+        (0, 0, "let UDP ports 32768-60999 (net.ipv4.ip_local_port_range), or a range that WEFT_"),
+        (9, 9, "pass between eth0 (10.0.0.1) of this host and eth1 (10.1.0.1) of the other host"),
+        (9, 0, "pass from eth1 (10.1.0.1) of the other host to eth0 (10.0.0.1) of this host"),
+        (0, 9, "pass from eth0 (10.0.0.1) of this host to eth1 (10.1.0.1) of the other host"),
+    ],
+)
+def test_judge__a_pair_without_an_answer_names_nics_and_direction(
+    to: int, back: int, said: str
+) -> None:
+    far = replace(HELLO, devices=(replace(DEVICE, name="eth1", address="10.1.0.1"),))
+    paths = tuple(replace(one, rtt_ns=0, usable=False) for one in PATHS)
+    here, there = (SideFacts(NO_PATH, 1, paths, heard=heard) for heard in (back, to))
+    found = judge.pair(PairFacts(PairStep(0, 0), HELLO, far, here, there), alone=False)[0]
+    assert (found.state, said in found.remedy) == (BROKEN, True), found
+
+
 def test_judge__paths_that_passed_packets_are_not_silent() -> None:
     lossy = replace(SIDE, probes=replace(PROBES, arrived=400, answered=160))
     paths = tuple(replace(one, usable=one.path > 6, probes=30) for one in PATHS)
@@ -328,7 +349,7 @@ def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
     unheard = replace(SIDE, probes=None)
     assert "let UDP ports 32768-60999" in judged(unheard, unheard)["MTU"].remedy
     full = replace(HELLO, port_base="20000-20003")
-    facts = judge.PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
+    facts = PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
     assert "a larger range" in judge.pair(facts, alone=True)[1].remedy
     untested = judged(SideFacts(failed="a dial by handle failed: refused"), SideFacts())
     assert untested["MTU"].remedy == "mend what is broken first"
@@ -336,8 +357,8 @@ def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
 
 def test_judge__a_failed_dial_by_handle_names_the_control_ports_of_both_hosts() -> None:
     near, far = replace(HELLO, control_port="7000-7007"), replace(HELLO, control_port="8000-8007")
-    here = SideFacts(failed=f"{judge.DIAL_FAILED}: port 8001: no answer")
-    facts = judge.PairFacts(PairStep(0, 0), near, far, here, SideFacts())
+    here = SideFacts(failed=f"{DIAL_FAILED}: port 8001: no answer")
+    facts = PairFacts(PairStep(0, 0), near, far, here, SideFacts())
     assert judge.pair(facts, alone=True)[0].remedy.startswith(
         "let TCP ports 7000-7007 (WEFT_CONTROL_PORT) of this host and "
         "TCP ports 8000-8007 (WEFT_CONTROL_PORT) of the other host pass"
@@ -365,7 +386,7 @@ def test_judge__a_blocked_way_back_names_ports_that_stay_the_same(
 def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
     slow = replace(SIDE, rate_bytes_per_s=100_000_000)
     assert judged(slow)["rate"].state == "limited"
-    facts = judge.PairFacts(
+    facts = PairFacts(
         PairStep(0, 0), HELLO, replace(HELLO, devices=(replace(DEVICE, speed_mbps=0),)), SIDE, SIDE
     )
     assert judge.pair(facts, alone=True)[4].state == "not judged"
@@ -442,7 +463,7 @@ def test_judge__an_unreachable_host_gets_the_remedy_of_its_reason(
 def test_judge__names_the_last_port_of_a_single_number() -> None:
     hello = replace(HELLO, port_base="20000", sockets=32)
     dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
-    facts = judge.PairFacts(PairStep(0, 0), hello, hello, dead, SIDE)
+    facts = PairFacts(PairStep(0, 0), hello, hello, dead, SIDE)
     remedy = judge.pair(facts, alone=True)[0].remedy
     assert remedy.startswith("let UDP ports 20000-20031 (WEFT_PORT_BASE=20000) pass in both")
 
@@ -450,12 +471,12 @@ def test_judge__names_the_last_port_of_a_single_number() -> None:
 def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
     hello = replace(HELLO, port_base="20000-24095")
     dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
-    facts = judge.PairFacts(PairStep(0, 0), hello, HELLO, dead, SIDE)
+    facts = PairFacts(PairStep(0, 0), hello, HELLO, dead, SIDE)
     (paths,) = (one for one in judge.pair(facts, alone=True) if one.subject == "data paths")
     assert paths.remedy.startswith(
         "let UDP ports 20000-24095 (WEFT_PORT_BASE) of this host and UDP ports 32768-60999 (net"
     )
-    facts = judge.PairFacts(PairStep(0, 0), hello, hello, SIDE, SIDE)
+    facts = PairFacts(PairStep(0, 0), hello, hello, SIDE, SIDE)
     assert "and these are a part" in judge.pair(facts, alone=True)[0].found
 
 

@@ -96,6 +96,11 @@ class ProbePort:
         self._thread = threading.Thread(target=self._serve, daemon=True, name="weft-doctor")
         self._thread.start()
 
+    @property
+    def heard(self) -> int:
+        """Probes of the peer that have arrived here."""
+        return sum(self._arrived.copy().values())
+
     def close(self) -> None:
         """Ends the thread and closes the socket."""
         self._ending = True

@@ -116,7 +116,8 @@ class SideFacts:
     """What one end measured on a pair of devices. failed: why it could not measure all of it.
 
     lost: segments that were lost, without those that were sent again needlessly. host_drops:
-    datagrams that this end's own socket buffers dropped.
+    datagrams that this end's own socket buffers dropped. heard: probes of the other end that
+    arrived here, answered or not.
     """
 
     failed: str = ""
@@ -127,6 +128,7 @@ class SideFacts:
     lost: int = 0
     host_drops: int = 0
     probes: ProbeFacts | None = None
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,14 @@ def check_hello(hello: Hello) -> Hello:
 
 def check_side(side: SideFacts) -> SideFacts:
     """Raises FactError if what the peer measured contradicts itself."""
-    counts = [side.engines, side.rate_bytes_per_s, side.segments, side.lost, side.host_drops]
+    counts = [
+        side.engines,
+        side.rate_bytes_per_s,
+        side.segments,
+        side.lost,
+        side.host_drops,
+        side.heard,
+    ]
     counts += [
         number for one in side.paths for number in (one.engine, one.path, one.rtt_ns, one.probes)
     ]

@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from transport.errors import AuthenticationError, RefusedError, TimedOutError, VersionMismatchError
 from transport.ground.text import printable
 from transport.ground.units import bit_rate_text, percent, rate_text, time_text
 from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
-from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
+from transport.host.two_hosts.facts import Hello, PairStep, PathFact
+from transport.host.two_hosts.paths import (
+    FAMILIES,
+    FAMILY,
+    FIREWALL,
+    IDLE_BROKEN,
+    PairFacts,
+    answers_text,
+    loopback_remedy,
+    paths_finding,
+)
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.traffic import answered
-from transport.host.uses import is_loopback
 
-# weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose
-# packets under load, are not, but cost throughput.
-IDLE_LIMITED, IDLE_BROKEN, LOAD_LIMITED = 0.002, 0.03, 0.001
-SILENT_CHANCE = 1e-4  # that loss silences a path; below it, a firewall is the likely cause
+# Full queues, which lose packets under load, are no defect, but cost throughput.
+IDLE_LIMITED, LOAD_LIMITED = 0.002, 0.001
 SEGMENTS_MIN = 1_000  # fewer say nothing about a loss of a thousandth
 LATE_LIMITED = 0.01
 RATE_LIMITED = 0.5  # of the slower link
 RTT_LIMITED_NS = 100_000_000
 CLOCK_LIMITED_NS = 1_000_000_000
 REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
-FIREWALL = "pass in both directions: docs/OPERATING.md, Ports and firewalls"
 # Parts of messages of native/control: a listener of a job, a server that is no weft or stopped, and
 # hosts of which one has IPv6 alone.
 HANDLE_ONLY = "accepts only peers that have a handle"
 NO_WEFT = ("does not answer", "the handshake failed", "closed during the handshake")
-DIAL_FAILED = "a dial by handle failed"
-STRANDED = "no path leads to the loopback address of another host"
-FAMILIES = "different address families"
-FAMILY = "set the same WEFT_FAMILY on both hosts: ipv4 or ipv6, of which each has an address"
 MEND = "mend what is broken first"
 NO_ROUTE = ("No route to host", "Network is unreachable")
-
-
-@dataclass(frozen=True, slots=True)
-class PairFacts:
-    """Everything that both ends measured on one pair of devices."""
-
-    step: PairStep
-    near: Hello
-    far: Hello
-    here: SideFacts
-    there: SideFacts
-
-    @property
-    def probes(self) -> list[tuple[str, ProbeFacts]]:
-        """The probes of both directions that found anything."""
-        found = (("to the peer", self.here.probes), ("from the peer", self.there.probes))
-        return [(way, one) for way, one in found if one is not None and one.answered > 0]
 
 
 def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
@@ -119,7 +103,7 @@ def silent(
     """The findings if the control connection was made, and no message came over data paths."""
     found = connected(near)
     if any(map(answered, paths)):
-        text = f"{_answered(engines, paths)}; {printable(why)}"
+        text = f"{answers_text(engines, paths)}; {printable(why)}"
         remedy = "is that weft doctor --serve, of the same version? It serves one host at a time"
         found.append(Finding("data paths", BROKEN, text, remedy))
     else:
@@ -130,7 +114,7 @@ def silent(
         )
         if received:
             lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
-        text = f"{_answered(engines, paths)}: {lost}"
+        text = f"{answers_text(engines, paths)}: {lost}"
         found.append(Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
 
@@ -146,14 +130,6 @@ def stranded(subjects: Sequence[Finding], where: str, addresses: str) -> list[Fi
         Finding("data paths", BROKEN, found, loopback_remedy(where)),
         *(_not_judged(one, "no data path") for one in REST[1:]),
     ]
-
-
-def loopback_remedy(where: str) -> str:
-    """What to do at the host whose devices have loopback addresses."""
-    return (
-        f"on {where}: name a NIC that has a routed address in WEFT_INTERFACES, or unset it; weft "
-        "doctor says which NICs there are"
-    )
 
 
 def ended(error: Exception) -> list[Finding]:
@@ -197,7 +173,7 @@ def title(step: PairStep, near: Hello, far: Hello) -> str:
 def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
     """The report on one pair of devices; its subjects name the pair unless it is alone."""
     found = [
-        _paths(facts),
+        paths_finding(facts),
         _mtu(facts),
         _loss(facts),
         _reordering(facts),
@@ -224,106 +200,6 @@ def _secret(has: bool) -> Finding:
         "neither host has one",
         "optional; it keeps strangers out: docs/OPERATING.md, A secret",
     )
-
-
-def _answered(engines: int, paths: Sequence[PathFact], hello: Hello | None = None) -> str:
-    """How many paths answer, and which do not.
-
-    hello: of the end that has the paths; with it, their ports are named if it set WEFT_PORT_BASE.
-    """
-    silent_paths: dict[int, list[PathFact]] = defaultdict(list)
-    for one in paths:
-        if not answered(one):
-            silent_paths[one.engine].append(one)
-    count = len(paths) - sum(map(len, silent_paths.values()))
-    text = f"{count} of {len(paths)} answer"
-    if not count or not silent_paths:
-        return text
-    each = (
-        (f"engine {engine} " if engines > 1 else "")
-        + f"paths {_ranges([one.path for one in found])}"
-        + (_ports_text(found) if hello is not None and hello.port_base != "0" else "")
-        for engine, found in sorted(silent_paths.items())
-    )
-    return f"{text}; silent: {', '.join(each)}"
-
-
-def _ports_text(paths: Sequence[PathFact]) -> str:
-    """The UDP ports of these paths, in words; "" if one is unknown."""
-    ports = [one.port for one in paths]
-    return f" (UDP ports {_ranges(ports)})" if all(ports) else ""
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Sorted numbers as text: 1, 4-7."""
-    found: list[list[int]] = []
-    for one in sorted(numbers):
-        if found and found[-1][1] == one - 1:
-            found[-1][1] = one
-        else:
-            found.append([one, one])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
-
-
-def _paths(facts: PairFacts) -> Finding:
-    here, there = facts.here, facts.there
-    ports = of_both(data_ports(facts.near), data_ports(facts.far))
-    firewall = f"let {ports} {FIREWALL}"
-    if not here.paths:
-        if here.failed == STRANDED:
-            return _stranded(facts)
-        if here.failed.startswith(DIAL_FAILED):
-            firewall = (
-                f"let {of_both(control_ports(facts.near), control_ports(facts.far))} {FIREWALL}"
-            )
-        if FAMILIES in here.failed:
-            firewall = FAMILY
-        return Finding("data paths", BROKEN, printable(here.failed), firewall)
-    text = f"here {_answered(here.engines, here.paths, facts.near)}"
-    if there.paths:
-        text += f"; there {_answered(there.engines, there.paths, facts.far)}"
-    elif there.failed:
-        text += f"; there: {printable(there.failed)}"
-    whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
-    for where, side in (("here", here), ("there", there)):
-        if side.failed and side.paths:
-            text += f"; {where}: {printable(side.failed)}"
-    if (not whole or here.failed or there.failed) and _is_lossy(facts):
-        return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
-    if not whole or here.failed or there.failed:
-        if "(UDP ports" in text:
-            firewall += "; of a silent path, one of its two ports is dropped"
-        return Finding("data paths", BROKEN, text, firewall)
-    if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
-        text += f"; a firewall has to let all {ports} pass, and these are a part"
-    return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
-
-
-def _stranded(facts: PairFacts) -> Finding:
-    """A pair of devices that no packet can lead between."""
-    step = facts.step
-    ends = (
-        ("this host", facts.near.devices[step.near]),
-        ("the other host", facts.far.devices[step.far]),
-    )
-    found = [(where, one) for where, one in ends if is_loopback(one.address)]
-    text = "; ".join(f"{printable(f'{one.name} {one.address}')} of {where}" for where, one in found)
-    remedy = loopback_remedy(" and ".join(where for where, _ in found))
-    return Finding("data paths", BROKEN, f"{STRANDED}: {text}", remedy)
-
-
-def _is_lossy(facts: PairFacts) -> bool:
-    """Whether the idle network loses packets, and that explains every silent path.
-
-    A path that passes packets answers in the end. One that never did, although the loss would have
-    passed some of its probes, has a closed port.
-    """
-    if not any(1 - one.arrived / one.sent > IDLE_BROKEN for _, one in facts.probes):
-        return False
-    passed = min(one.answered / one.sent for _, one in facts.probes)  # there and back
-    paths = (*facts.here.paths, *facts.there.paths)
-    chances = ((1 - passed) ** one.probes for one in paths if one.rtt_ns == 0)
-    return all(one > SILENT_CHANCE / len(paths) for one in chances)
 
 
 def _no_probes(subject: str, facts: PairFacts) -> Finding:

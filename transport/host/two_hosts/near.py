@@ -25,6 +25,7 @@ from transport.host.two_hosts.facts import (
     check_side,
     encode,
 )
+from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
 from transport.host.two_hosts.reach import (
     is_own,
     leads_to_this_host,
@@ -34,7 +35,7 @@ from transport.host.two_hosts.reach import (
     stranded,
 )
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
-from transport.host.two_hosts.traffic import answered, measure, paths_to, probe
+from transport.host.two_hosts.traffic import answered, heard, measure, paths_to, probe
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
 SILENCE_S = 10.0  # without an answer on any data path
@@ -84,7 +85,7 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
                 return [*findings, *judge.ended(error)]
             except (WeftError, FactError) as error:
                 near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
-            facts = judge.PairFacts(pair, end.hello, far, near_facts, far_facts)
+            facts = PairFacts(pair, end.hello, far, near_facts, far_facts)
             findings += judge.pair(facts, alone=len(pairs) == 1)
         with suppress(WeftError):  # the other host prints that the test ended early
             say(front, Verdict(tuple(findings)), SAY_S)
@@ -128,7 +129,7 @@ def _pair(
     """Tests one pair of devices; what this end and the other end measured."""
     device = far.devices[pair.far]
     if stranded(front, end.hello.devices[pair.near], device):
-        return SideFacts(failed=judge.STRANDED), SideFacts()
+        return SideFacts(failed=STRANDED), SideFacts()
     say(front, pair, SAY_S)
     handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
     with ExitStack() as stack:  # the connection stays open until the other end has measured, too
@@ -136,16 +137,18 @@ def _pair(
         try:
             dialled = endpoint.connect(handle, device=pair.near, timeout_s=timeout_s)
         except WeftError as error:
-            near_facts = SideFacts(failed=f"{judge.DIAL_FAILED}: {error}")
+            near_facts = SideFacts(failed=f"{DIAL_FAILED}: {error}")
         else:
             connection = stack.enter_context(dialled)
             own = endpoint.devices[pair.near]
             port = end.ports[pair.near]
             on_phase("loss, reordering, MTU and clock of the idle network")
+            before = heard(port)
             probes = probe(port, connection, device.udp_port, far.token, own.mtu_bytes)
             near_facts = measure(
                 endpoint, connection, own, probes, budget, sends_first=True, on_phase=on_phase
             )
+            near_facts = replace(near_facts, heard=heard(port) - before)
         on_phase("what the other host measured")
         far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
     return near_facts, check_side(far_facts)

@@ -30,7 +30,7 @@ from transport.host.two_hosts.facts import (
 from transport.host.two_hosts.ports import DOCTOR_PORT, usual_ports
 from transport.host.two_hosts.reach import is_own, only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
-from transport.host.two_hosts.traffic import measure, probe
+from transport.host.two_hosts.traffic import heard, measure, probe
 
 HELLO_S = 10.0
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
@@ -150,18 +150,20 @@ class Server:
     ) -> SideFacts:
         if step.near not in range(len(hello.devices)) or step.far not in range(len(end.ports)):
             raise FactError("the other host named a device that does not exist")
+        before = heard(end.ports[step.far])
         try:
             connection = self._accept(front, step.far, budget)
         except ConnectionLostError:  # the other host has ended, or cannot be reached any more
             raise
         except WeftError as error:
             return SideFacts(failed=str(error)[:500])
-        device = self.endpoint.devices[step.far]
+        device, port = self.endpoint.devices[step.far], end.ports[step.far]
         with connection:
             far_port = hello.devices[step.near].udp_port
-            probes = probe(end.ports[step.far], connection, far_port, hello.token, device.mtu_bytes)
+            probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
             front.check()
-            return measure(self.endpoint, connection, device, probes, budget, sends_first=False)
+            found = measure(self.endpoint, connection, device, probes, budget, sends_first=False)
+            return replace(found, heard=heard(port) - before)
 
     def _accept(self, front: Connection, device: int, budget: Budget) -> Connection:
         """Accepts the dial by handle. Raises the error of `front` as soon as it fails."""

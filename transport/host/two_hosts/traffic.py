@@ -16,6 +16,7 @@ from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 READY = b"ready"
+NO_PATH = "no data path answers"
 SEND_S = 1.0
 PATHS_S = 15.0  # in which each path has been probed several times
 WAIT_S = 15.0  # longest wait for one message
@@ -143,6 +144,11 @@ def probe(
         return None
 
 
+def heard(port: ProbePort | None) -> int:
+    """Probes that have arrived at this port; 0 without one."""
+    return 0 if port is None else port.heard
+
+
 def with_ports(
     endpoint: Endpoint, address: str, engines: int, paths: tuple[PathFact, ...]
 ) -> tuple[PathFact, ...]:
@@ -153,6 +159,18 @@ def with_ports(
     plain = endpoint.summary().startswith("udp,")
     ports = path_ports(address, engines) if plain else {}
     return tuple(replace(one, port=ports.get((one.engine, one.path), 0)) for one in paths)
+
+
+def _still_usable(
+    endpoint: Endpoint, connection: Connection, paths: tuple[PathFact, ...]
+) -> tuple[PathFact, ...]:
+    """The paths, of which those that died under load are down. Round trips stay as they were."""
+    down = {
+        (one.engine, one.path)
+        for one in paths_to(endpoint, connection)[1]
+        if not one.usable and one.rtt_ns > 0
+    }
+    return tuple(replace(one, usable=(one.engine, one.path) not in down) for one in paths)
 
 
 def measure(
@@ -173,6 +191,8 @@ def measure(
     engines, paths = await_paths(endpoint, connection, budget)
     paths = with_ports(endpoint, device.address, engines, paths)
     drops, failed, rate = endpoint.counters().host_drops, "", 0
+    if paths and not any(one.rtt_ns for one in paths):  # no message would arrive
+        return SideFacts(failed=NO_PATH, engines=engines, paths=paths, probes=probes)
     on_phase("rate, loss under load")
     try:
         if sends_first:
@@ -187,17 +207,11 @@ def measure(
         failed = "messages did not get through in time"
     except WeftError as error:
         failed = str(error)[:500]
-    # A path that died under load is down now; round trips are those of the idle network.
-    down = {
-        (one.engine, one.path)
-        for one in paths_to(endpoint, connection)[1]
-        if not one.usable and one.rtt_ns > 0
-    }
     found = connection.counters()
     return SideFacts(
         failed=failed,
         engines=engines,
-        paths=tuple(replace(one, usable=(one.engine, one.path) not in down) for one in paths),
+        paths=_still_usable(endpoint, connection, paths),
         rate_bytes_per_s=rate,
         segments=found.segments_sent,
         lost=max(0, found.segments_lost - found.spurious_resends),

@@ -1,0 +1,176 @@
+"""Judges the data paths of a pair of devices: which are silent, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transport.ground.text import printable
+from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, Finding
+from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
+from transport.host.two_hosts.ports import control_ports, data_ports, of_both
+from transport.host.two_hosts.traffic import answered
+from transport.host.uses import is_loopback
+
+PAGE = "docs/OPERATING.md, Ports and firewalls"
+FIREWALL = f"pass in both directions: {PAGE}"
+DIAL_FAILED = "a dial by handle failed"
+STRANDED = "no path leads to the loopback address of another host"
+FAMILIES = "different address families"
+FAMILY = "set the same WEFT_FAMILY on both hosts: ipv4 or ipv6, of which each has an address"
+SILENT_CHANCE = 1e-4  # that loss silences a path; below it, a firewall is the likely cause
+IDLE_BROKEN = 0.03  # weft repairs loss, but an idle network that loses so many is defective
+
+
+@dataclass(frozen=True, slots=True)
+class PairFacts:
+    """Everything that both ends measured on one pair of devices."""
+
+    step: PairStep
+    near: Hello
+    far: Hello
+    here: SideFacts
+    there: SideFacts
+
+    @property
+    def probes(self) -> list[tuple[str, ProbeFacts]]:
+        """The probes of both directions that found anything."""
+        found = (("to the peer", self.here.probes), ("from the peer", self.there.probes))
+        return [(way, one) for way, one in found if one is not None and one.answered > 0]
+
+
+def answers_text(engines: int, paths: Sequence[PathFact], hello: Hello | None = None) -> str:
+    """How many paths answer, and which do not.
+
+    hello: of the end that has the paths; with it, their ports are named if it set WEFT_PORT_BASE.
+    """
+    silent_paths: dict[int, list[PathFact]] = defaultdict(list)
+    for one in paths:
+        if not answered(one):
+            silent_paths[one.engine].append(one)
+    count = len(paths) - sum(map(len, silent_paths.values()))
+    text = f"{count} of {len(paths)} answer"
+    if not count or not silent_paths:
+        return text
+    each = (
+        (f"engine {engine} " if engines > 1 else "")
+        + f"paths {_ranges([one.path for one in found])}"
+        + (_ports_text(found) if hello is not None and hello.port_base != "0" else "")
+        for engine, found in sorted(silent_paths.items())
+    )
+    return f"{text}; silent: {', '.join(each)}"
+
+
+def _ports_text(paths: Sequence[PathFact]) -> str:
+    """The UDP ports of these paths, in words; "" if one is unknown."""
+    ports = [one.port for one in paths]
+    return f" (UDP ports {_ranges(ports)})" if all(ports) else ""
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Sorted numbers as text: 1, 4-7."""
+    found: list[list[int]] = []
+    for one in sorted(numbers):
+        if found and found[-1][1] == one - 1:
+            found[-1][1] = one
+        else:
+            found.append([one, one])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
+
+
+def paths_finding(facts: PairFacts) -> Finding:
+    """Whether each path of a pair answers at both ends, and what to open if one does not."""
+    here, there = facts.here, facts.there
+    if not here.paths:
+        return _no_connection(facts)
+    text = f"here {answers_text(here.engines, here.paths, facts.near)}"
+    if there.paths:
+        text += f"; there {answers_text(there.engines, there.paths, facts.far)}"
+    elif there.failed:
+        text += f"; there: {printable(there.failed)}"
+    if not any(one.rtt_ns for one in (*here.paths, *there.paths)):
+        return _no_way(facts, text)
+    whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
+    for where, side in (("here", here), ("there", there)):
+        if side.failed and side.paths:
+            text += f"; {where}: {printable(side.failed)}"
+    if (not whole or here.failed or there.failed) and _is_lossy(facts):
+        return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
+    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    if not whole or here.failed or there.failed:
+        firewall = f"let {ports} {FIREWALL}"
+        if "(UDP ports" in text:
+            firewall += "; of a silent path, one of its two ports is dropped"
+        return Finding("data paths", BROKEN, text, firewall)
+    if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
+        text += f"; a firewall has to let all {ports} pass, and these are a part"
+    return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
+
+
+def _no_connection(facts: PairFacts) -> Finding:
+    """The dial of a pair failed, or was not tried."""
+    failed = facts.here.failed
+    if failed == STRANDED:
+        return _stranded(facts)
+    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    if failed.startswith(DIAL_FAILED):
+        ports = of_both(control_ports(facts.near), control_ports(facts.far))
+    remedy = FAMILY if FAMILIES in failed else f"let {ports} {FIREWALL}"
+    return Finding("data paths", BROKEN, printable(failed), remedy)
+
+
+def _no_way(facts: PairFacts, text: str) -> Finding:
+    """No path of the pair has ever answered. The probes beside them tell the direction."""
+    near, far = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
+    here = f"{near.name} ({near.address}) of this host"
+    there = printable(f"{far.name} ({far.address})") + " of the other host"
+    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    remedy = f"let {ports} pass {{}}: {PAGE}; or is the route wrong? ip route get ADDRESS"
+    to, back = facts.there.heard > 0, facts.here.heard > 0
+    if not near.udp_port or not far.udp_port:
+        return Finding("data paths", BROKEN, text, remedy.format(f"between {here} and {there}"))
+    if to and back:
+        text += "; other UDP ports pass in both directions"
+        return Finding("data paths", BROKEN, text, remedy.format(f"between {here} and {there}"))
+    if not to and not back:
+        text += f"; nothing arrives between {here} and {there}, in either direction"
+        return Finding("data paths", BROKEN, text, remedy.format(f"between {here} and {there}"))
+    source, target = (there, here) if to else (here, there)
+    text += f"; what {source} sends does not arrive at {target}, the other direction is open"
+    return Finding("data paths", BROKEN, text, remedy.format(f"from {source} to {target}"))
+
+
+def _stranded(facts: PairFacts) -> Finding:
+    """A pair of devices that no packet can lead between."""
+    step = facts.step
+    ends = (
+        ("this host", facts.near.devices[step.near]),
+        ("the other host", facts.far.devices[step.far]),
+    )
+    found = [(where, one) for where, one in ends if is_loopback(one.address)]
+    text = "; ".join(f"{printable(f'{one.name} {one.address}')} of {where}" for where, one in found)
+    remedy = loopback_remedy(" and ".join(where for where, _ in found))
+    return Finding("data paths", BROKEN, f"{STRANDED}: {text}", remedy)
+
+
+def _is_lossy(facts: PairFacts) -> bool:
+    """Whether the idle network loses packets, and that explains every silent path.
+
+    A path that passes packets answers in the end. One that never did, although the loss would have
+    passed some of its probes, has a closed port.
+    """
+    if not any(1 - one.arrived / one.sent > IDLE_BROKEN for _, one in facts.probes):
+        return False
+    passed = min(one.answered / one.sent for _, one in facts.probes)  # there and back
+    paths = (*facts.here.paths, *facts.there.paths)
+    chances = ((1 - passed) ** one.probes for one in paths if one.rtt_ns == 0)
+    return all(one > SILENT_CHANCE / len(paths) for one in chances)
+
+
+def loopback_remedy(where: str) -> str:
+    """What to do at the host whose devices have loopback addresses."""
+    return (
+        f"on {where}: name a NIC that has a routed address in WEFT_INTERFACES, or unset it; weft "
+        "doctor says which NICs there are"
+    )
