@@ -347,6 +347,28 @@ def test_two_hosts__a_blocked_second_nic_is_named_with_the_direction(lab: Lab) -
     assert found["rate eth1>eth1"]["state"] == "not judged"
 
 
+def test_two_hosts__a_nic_without_a_partner_and_other_paths_are_limited(lab: Lab) -> None:
+    with second_nic(lab):
+        prefix = lab.address("host1").rsplit(".", 1)[0].rsplit(".", 1)[0]
+        near = {"WEFT_INTERFACES": "eth0"}
+        far = {"WEFT_INTERFACES": f"{prefix}.0.0/16,10.201.0.0/24", "WEFT_PATHS": "8"}
+        with serving(lab, **far):
+            _, found = report(lab, **near)
+    devices = found["devices"]
+    assert devices["state"] == "limited", devices
+    assert "eth0 here, eth0, eth1 there; a device without a partner" in devices["found"]
+    assert "4 paths here, 8 there: connections use 4" in devices["found"]
+    assert "WEFT_INTERFACES" in devices["remedy"]
+
+
+def test_two_hosts__a_nic_that_is_down_is_named(lab: Lab) -> None:
+    with second_nic(lab):
+        lab.run("host1", ["ip", "link", "set", "eth1", "down"], timeout=PATIENCE_S)
+        with serving(lab, WEFT_INTERFACES=""):
+            _, found = report(lab)
+    assert "eth0 here, eth0 there; eth1 there is down" in found["devices"]["found"], found
+
+
 # Prints the ports that its paths have, by engine and path.
 PORTS = """
 import sys

@@ -63,6 +63,8 @@ HELLO = Hello(
     port_base="0",
     free_ports="32768-60999",
     sockets=8,
+    paths=8,
+    down="",
     devices=(DEVICE,),
 )
 PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
@@ -107,6 +109,7 @@ def test_facts__anything_else_is_refused(data: bytes) -> None:
             {"token": "zz"},
             {"port_base": "1-"},
             {"sockets": 0},
+            {"paths": -1},
             {"devices": ()},
             {"devices": (DEVICE,) * 9},
             {"back_port": 70_000},
@@ -458,6 +461,30 @@ def test_judge__an_unreachable_host_gets_the_remedy_of_its_reason(
     (found,) = (one for one in judge.unreachable("h", 7, error) if one.state == BROKEN)
     assert found.subject == subject
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "remedy"),
+    [
+        ({}, "eth0 here, eth0 there", ""),
+        ({"down": "eth7"}, "eth0 here, eth0 there; eth7 there is down and not used", ""),
+        ({"paths": 16}, "8 paths here, 16 there: connections use 8", "the same WEFT_PATHS"),
+        (
+            {"devices": (DEVICE, DEVICE)},
+            "eth0 here, eth0, eth0 there; a device without",
+            "is a NIC",
+        ),
+    ],
+)
+def test_judge__hosts_that_are_not_alike_are_limited(
+    fields: dict[str, Any], said: str, remedy: str
+) -> None:
+    (devices,) = (
+        one for one in judge.greeted(HELLO, replace(HELLO, **fields)) if one.subject == "devices"
+    )
+    assert said in devices.found
+    assert remedy in devices.remedy
+    assert devices.state == ("limited" if remedy else "ok")
 
 
 def test_judge__names_the_last_port_of_a_single_number() -> None:

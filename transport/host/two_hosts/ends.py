@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 import secrets
 import socket
@@ -11,11 +11,18 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import transport
-from transport import Endpoint, Listener
+from transport import Endpoint, Listener, native
 from transport.endpoint import knobs
 from transport.host.two_hosts.datagrams import ProbePort
-from transport.host.two_hosts.facts import DEVICES_MAX, TOKEN_BYTES, DeviceFact, Hello
+from transport.host.two_hosts.facts import (
+    CHARACTERS_MAX,
+    DEVICES_MAX,
+    TOKEN_BYTES,
+    DeviceFact,
+    Hello,
+)
 from transport.host.two_hosts.ports import free_ports, port_range
+from transport.host.uses import Nic, setting_of
 
 BACK_S = 4.0  # some tries of TCP
 
@@ -51,14 +58,25 @@ class End:
     hello: Hello
 
 
-def sockets_of(endpoint: Endpoint) -> int:
-    """Data sockets at each address of the endpoint: one for each path of each engine."""
+def engines_and_paths(endpoint: Endpoint) -> tuple[int, int]:
+    """The number of engines, and of paths of each."""
     datapath = endpoint.summary().partition(", devices ")[0]
-    return math.prod(map(int, re.findall(r"(\d+) (?:engines?|paths?)", datapath)))
+    engines, paths = re.findall(r"(\d+) (?:engines?|paths?)", datapath)
+    return int(engines), int(paths)
+
+
+def down_nics(endpoint: Endpoint, family: str) -> list[str]:
+    """NICs with an address that weft leaves out as they are down, unless a setting names NICs."""
+    if setting_of(os.environ).variable or not endpoint.summary().startswith("udp"):
+        return []
+    nics: Sequence[Nic] = native.interfaces(family)
+    down = (one for one in nics if one.why_left_out == "down" and one.addresses)
+    return [one.name for one in down if one.what != "bridge"]
 
 
 def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
     """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
+    engines, paths = engines_and_paths(endpoint)
     token, settings = secrets.token_bytes(TOKEN_BYTES), knobs.in_force()
     ports: list[ProbePort | None] = []
     devices = endpoint.devices[:DEVICES_MAX]
@@ -91,7 +109,9 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             control_port=settings["control_port"],
             port_base=settings["port_base"],
             free_ports=free_ports(),
-            sockets=sockets_of(endpoint),
+            sockets=engines * paths,
+            paths=paths,
+            down=", ".join(down_nics(endpoint, settings["family"]))[:CHARACTERS_MAX],
             devices=facts,
         ),
     )

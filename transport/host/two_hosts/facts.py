@@ -45,7 +45,8 @@ class Hello:
     back_port: TCP port of the end that tests, which the other end should reach; 0: it has none.
     back: why the other end could not reach it; empty if it could. control_port, port_base: these
     settings of the end. free_ports: the range of ports that its kernel gives; empty if unknown.
-    sockets: data sockets at each of its addresses, one for each path of each engine.
+    sockets: data sockets at each of its addresses, one for each path of each engine; paths: of each
+    engine (WEFT_PATHS). down: NICs that would be used if they were up, in words.
     """
 
     version: str
@@ -59,6 +60,8 @@ class Hello:
     port_base: str
     free_ports: str
     sockets: int
+    paths: int
+    down: str
     devices: tuple[DeviceFact, ...]
 
     @property
@@ -199,8 +202,8 @@ def check_hello(hello: Hello) -> Hello:
         raise FactError(f"devices: expected 1 to {DEVICES_MAX}")
     if not 0 <= hello.back_port <= 65_535:
         raise FactError("back_port: expected 0 to 65535")
-    if hello.sockets < 1:
-        raise FactError("sockets: expected 1 at least")
+    if min(hello.sockets, hello.paths) < 1:
+        raise FactError("sockets, paths: expected 1 at least")
     for text in (hello.control_port, hello.port_base, hello.free_ports or "0"):
         if not PORTS.fullmatch(text):
             raise FactError("ports: expected a number or a range of numbers")

@@ -162,7 +162,29 @@ def greeted(near: Hello, far: Hello) -> list[Finding]:
         control,
         Finding("versions", state, text, remedy),
         _secret(near.has_secret),
+        _devices(near, far),
     ]
+
+
+def _devices(near: Hello, far: Hello) -> Finding:
+    """Whether each device has a partner, and both hosts the same number of paths."""
+    names = [", ".join(printable(one.name) for one in hello.devices) for hello in (near, far)]
+    text, remedies = f"{names[0]} here, {names[1]} there", []
+    if len(near.devices) != len(far.devices):
+        text += "; a device without a partner shares one with another device"
+        remedies.append(
+            "is a NIC down, or not named? weft doctor on both hosts; WEFT_INTERFACES or "
+            "WEFT_RDMA_DEVICES"
+        )
+    for where, hello in (("here", near), ("there", far)):
+        if hello.down:
+            text += f"; {printable(hello.down)} {where} is down and not used"
+    if near.paths != far.paths:
+        least = min(near.paths, far.paths)
+        text += f"; {near.paths} paths here, {far.paths} there: connections use {least}"
+        remedies.append("give both hosts the same WEFT_PATHS")
+    state = LIMITED if remedies else OK
+    return Finding("devices", state, text, "; ".join(remedies))
 
 
 def title(step: PairStep, near: Hello, far: Hello) -> str:
