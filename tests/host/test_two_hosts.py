@@ -481,6 +481,7 @@ def test_two_hosts__another_secret_is_said(lab: Lab, tmp_path: Path) -> None:
             status, found = report(lab, **settings)
             assert (status, found["secret"]["state"]) == (1, "BROKEN"), found
             assert text in found["secret"]["found"]
+            assert found["secret"]["found"].count(f"port {PORT}") == 1, found
             assert states(found, "data paths", "MTU", "rate") == {"not judged"}
 
 

@@ -490,6 +490,8 @@ class Endpoint(AsyncCloses):
             return False
         if status != OK or connection is None:
             why = dial.error().removeprefix(f"{name}: ")
+            if why.startswith(f"{name} "):  # as in "host port 7000 refused: reason"
+                why = f"it {why.removeprefix(f'{name} ')}"
             raise error_for(status, f"cannot connect to {name}", why)
         made.append(self._adopt(connection))
         return True
