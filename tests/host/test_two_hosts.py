@@ -67,7 +67,8 @@ def serving(lab: Lab, **variables: str) -> Iterator[subprocess.Popen[str]]:
     try:
         assert server.stdout is not None
         address = lab.address("host1")
-        assert f"port {PORT} of {address} (eth0)" in server.stdout.readline()
+        said = server.stdout.readline()
+        assert f"port {PORT} of all addresses; devices: {address} (eth0)" in said
         assert f"weft doctor --peer {address}:{PORT}" in server.stdout.readline()
         yield server
     finally:
@@ -207,6 +208,7 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
         status, said = ended(server)
     assert status == 130
     assert "tested" in said
+    assert "verdict: " in said
     assert "4 of 4 answer" in said
 
 

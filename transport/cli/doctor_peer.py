@@ -60,7 +60,7 @@ class PeerType(click.ParamType[tuple[str, int]]):
 
 def serve(port: int) -> int:
     """Serves hosts that test the network to this one, until Ctrl-C or SIGTERM."""
-    from transport.host.two_hosts import Server
+    from transport.host.two_hosts import Server, verdict
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -79,6 +79,7 @@ def serve(port: int) -> int:
             )
             if outcome.findings:
                 show(outcome.findings)
+                click.echo(verdict(outcome.findings))
 
 
 def _announce(server: Server) -> None:
@@ -88,7 +89,10 @@ def _announce(server: Server) -> None:
     address, zone, _ = address.partition("%")
     address += "%NIC" if zone else ""
     shown = f"[{address}]" if ":" in address else address
-    click.echo(f"weft: listening on port {server.port} of {addresses}; Ctrl-C ends it")
+    click.echo(
+        f"weft: listening on TCP port {server.port} of all addresses; devices: {addresses}; Ctrl-C "
+        "ends it"
+    )
     where = ", with the name of its interface for NIC" if zone else ""
     if all(is_loopback(one.address) for one in devices):
         click.echo(
