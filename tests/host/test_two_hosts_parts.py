@@ -50,7 +50,7 @@ from transport.host.two_hosts.talk import Budget
 from transport.host.two_hosts.traffic import NO_PATH
 
 TOKEN = bytes(range(16))
-DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
+DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "NIC", "00" * 80, 9_000)
 HELLO = Hello(
     version="0.2.0",
     host="a",
@@ -389,6 +389,10 @@ def test_judge__a_blocked_way_back_names_ports_that_stay_the_same(
 def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
     slow = replace(SIDE, rate_bytes_per_s=100_000_000)
     assert judged(slow)["rate"].state == "limited"
+    assert "800 Mb/s to the peer, 8 Gb/s from" in judged(slow)["rate"].found
+    veth = replace(HELLO, devices=(replace(DEVICE, kind="veth"),))
+    rate = judge.pair(PairFacts(PairStep(0, 0), HELLO, veth, SIDE, SIDE), alone=True)[4]
+    assert (rate.state, "a veth device has no speed" in rate.found) == ("not judged", True), rate
     facts = PairFacts(
         PairStep(0, 0), HELLO, replace(HELLO, devices=(replace(DEVICE, speed_mbps=0),)), SIDE, SIDE
     )

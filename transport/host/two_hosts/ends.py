@@ -85,12 +85,14 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
         with suppress(OSError):
             port = ProbePort(device.address, port_range("port_base"), token)
             ports[-1] = stack.enter_context(port)
+    kinds = {one.name: one.what for one in native.interfaces(settings["family"])}
     facts = tuple(
         DeviceFact(
             name=device.name,
             address=device.address,
             mtu_bytes=device.mtu_bytes,
             speed_mbps=device.speed_mbps,
+            kind=kinds.get(device.name, ""),
             handle=listeners[number].handle.hex() if listeners else "",
             udp_port=port.port if port is not None else 0,
         )

@@ -28,12 +28,13 @@ class FactError(Exception):
 @dataclass(frozen=True, slots=True)
 class DeviceFact:
     """A device of a host. handle: of its listener, in hexadecimal; empty
-    at the end that dials. udp_port: answers probes; 0: none."""
+    at the end that dials. udp_port: answers probes; 0: none. kind: of its interface, as "veth"."""
 
     name: str
     address: str
     mtu_bytes: int
     speed_mbps: int
+    kind: str
     handle: str
     udp_port: int
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from transport.errors import AuthenticationError, RefusedError, TimedOutError, VersionMismatchError
 from transport.ground.text import printable
-from transport.ground.units import bit_rate_text, percent, rate_text, time_text
+from transport.ground.units import bit_rate_text, percent, time_text
 from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact
 from transport.host.two_hosts.paths import (
@@ -28,6 +28,7 @@ IDLE_LIMITED, LOAD_LIMITED = 0.002, 0.001
 SEGMENTS_MIN = 1_000  # fewer say nothing about a loss of a thousandth
 LATE_LIMITED = 0.01
 RATE_LIMITED = 0.5  # of the slower link
+NOMINAL = {"veth", "tun", "dummy"}  # kinds of interfaces whose speed the kernel makes up
 RTT_LIMITED_NS = 100_000_000
 CLOCK_LIMITED_NS = 1_000_000_000
 REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
@@ -329,8 +330,14 @@ def _rate(facts: PairFacts) -> Finding:
     if not all(rates):
         return _not_judged("rate", "not measured in both directions")
     devices = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
-    to, back = map(rate_text, rates)
+    to, back = (bit_rate_text(one, 4) for one in rates)
     text = f"{to} to the peer, {back} from the peer, over one connection"
+    if virtual := sorted({one.kind for one in devices} & NOMINAL):
+        text += f"; a {' or '.join(virtual)} device has no speed of its own"
+        remedy = (
+            "compare it with the speed of the NICs that carry it; with none, only CPUs limit it"
+        )
+        return Finding("rate", NOT_JUDGED, text, remedy)
     if not all(one.speed_mbps for one in devices):
         remedy = "compare it with the speed of the NICs, which the kernel does not say"
         return Finding("rate", NOT_JUDGED, text, remedy)
