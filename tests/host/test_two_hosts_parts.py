@@ -245,6 +245,13 @@ def test_judge__a_pair_with_a_loopback_address_is_named() -> None:
     assert paths.remedy.startswith("on the other host: name a NIC")
 
 
+def test_judge__a_pair_that_the_test_did_not_come_to_is_not_judged() -> None:
+    with pytest.raises(TimedOutError) as late:
+        Budget(0).left_s(1)
+    found = judged(SideFacts(failed=str(late.value)), SideFacts())
+    assert {one.state for one in found.values()} == {"not judged"}
+
+
 def test_judge__without_evidence_nothing_is_ok() -> None:
     found = judged(SideFacts(failed="why"), SideFacts())
     assert found.pop("data paths").state == BROKEN

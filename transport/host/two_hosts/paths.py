@@ -10,6 +10,7 @@ from transport.ground.text import printable
 from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, Finding
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
+from transport.host.two_hosts.talk import TOO_LONG
 from transport.host.two_hosts.traffic import answered
 from transport.host.uses import is_loopback
 
@@ -113,6 +114,9 @@ def _no_connection(facts: PairFacts) -> Finding:
     failed = facts.here.failed
     if failed == STRANDED:
         return _stranded(facts)
+    if failed == TOO_LONG:  # of other pairs; of this one nothing is known
+        remedy = "mend the other pairs first, or name one NIC of each host in WEFT_INTERFACES"
+        return Finding("data paths", NOT_JUDGED, failed, remedy)
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     if failed.startswith(DIAL_FAILED):
         ports = of_both(control_ports(facts.near), control_ports(facts.far))

@@ -11,6 +11,7 @@ from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.facts import TEXT_BYTES_MAX, Fact, decode, encode
 
 STEP_S = 0.2
+TOO_LONG = "the test took too long"
 
 
 class Budget:
@@ -23,7 +24,7 @@ class Budget:
         """At most this many seconds, and what is left; TimedOutError if nothing is."""
         left = self._end_s - time.monotonic()
         if left <= 0:
-            raise TimedOutError("the test took too long")
+            raise TimedOutError(TOO_LONG)
         return min(left, most_s)
 
 
