@@ -11,7 +11,7 @@ import click
 
 from bench.compare import keys, measures, runs
 from bench.lib.common import Config
-from bench.lib.options import CHECKED, UNITS, Columns
+from bench.lib.options import CHECKED, UNITS, Columns, need_drawing
 from bench.lib.record import read, seal_state
 from bench.lib.report import show_everywhere
 from bench.lib.stats import summarised
@@ -51,6 +51,7 @@ def command(
     html_path: Path | None,
 ) -> None:
     """Show a recorded result again: as a table, and optionally as CSV, plot or HTML."""
+    need_drawing(plot_path, html_path)
     found = read(result)
     if seal_state(found) == "changed":
         raise click.ClickException(f"hash mismatch: {result} changed after recording")

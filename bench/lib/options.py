@@ -18,6 +18,7 @@ from bench.lib import labs
 from bench.lib.placement import Placement, read_places
 from transport.cli.options import CSV, HTML, FiniteRange, OutputFile, output_file
 from transport.cli.output import json_option, print_table
+from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.ground.units import percent
 
 if TYPE_CHECKING:
@@ -279,11 +280,19 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
     )
 
 
+def need_drawing(plot_path: Path | None, html_path: Path | None) -> None:
+    """ClickException if the files need packages that are not installed; it names all extras."""
+    files = {"--plot": (plot_path, PLOTS), "--html": (html_path, PAGES)}
+    given = {option: package for option, (path, package) in files.items() if path is not None}
+    need_packages(" and ".join(given), *given.values())
+
+
 def common(values: dict[str, Any], lab: LabModel | None = None) -> Common:
     """Makes a Common from the keyword arguments that study_options() adds to a command.
 
     `lab`: the lab to use without --lab; None: loopback.
     """
+    need_drawing(values["plot_path"], values["html_path"])
     given = dict(values)
     path, lab_file = given.pop("place_path"), given.pop("lab_file")
     if path is not None and (lab_file is not None or lab is not None):

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bench.__main__ import BENCHES, TOOLS, bench
 from bench.lib import stats
 from bench.lib.common import document, rounds
 from bench.lib.launch import program
-from bench.lib.options import Size, heading, show, sweep
+from bench.lib.options import Size, heading, need_drawing, show, sweep
 from bench.lib.placement import EnterNamespace, Placement, loopback, placed, read_places
 from bench.lib.record import result_hash, seal_state, sealed
 from bench.lib.report import figure_of
@@ -153,6 +154,16 @@ def test_figure__times_have_a_logarithmic_axis() -> None:
     assert (rates.get_yscale(), rates.get_ylabel()) == ("linear", "rate[GB/s]")
     (bars,) = figure_of({**found, "rows": rows[:1]}, "t_ns", "GB/s").axes
     assert (bars.get_xscale(), bars.get_xlabel()) == ("log", "t[usec]")
+
+
+def test_files__name_what_they_need_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("matplotlib", "jinja2"):
+        monkeypatch.setitem(sys.modules, module, None)
+    need_drawing(None, None)
+    plot, page = Path("a.svg"), Path("a.html")
+    for given in ((plot, None), (None, page), (plot, page)):
+        with pytest.raises(click.ClickException, match=r"pip install 'weft\[plots\]'"):
+            need_drawing(*given)
 
 
 def test_render__refuses_a_changed_result(tmp_path: Path) -> None:

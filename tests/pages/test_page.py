@@ -1,16 +1,13 @@
 """Tests that pages escape what they show and need no other file."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import jinja2
 import pytest
 
 from transport import pages
-from transport.cli.options import HTML, output_file
 
 TEMPLATE = """{% extends "base.html" %}
 {% from "macros.html" import facts, notes, plots, table %}
@@ -83,11 +80,3 @@ def test_rendered__a_value_that_is_missing_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "own.html").write_text("{{ nothing }}")
     with pytest.raises(jinja2.UndefinedError, match="nothing"):
         pages.rendered(tmp_path / "own.html", title="")
-
-
-def test_output_file__names_the_package_that_pages_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(click.BadParameter, match=r"pages need jinja2: pip install 'weft\[plots\]'"):
-        output_file(*HTML).convert(str(tmp_path / "a.html"), None, None)

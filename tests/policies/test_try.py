@@ -186,8 +186,8 @@ def test_try__matplotlib_is_missed_before_the_run(
         lambda *a, **b: pytest.fail("the run began without matplotlib"),
     )
     done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.svg")])
-    assert done.exit_code == 2
-    assert done.output.endswith("--plot needs matplotlib: pip install 'weft[plots]'\n")
+    assert done.exit_code == 1
+    assert done.output.endswith("needs the package matplotlib: pip install 'weft[plots]'\n")
 
 
 def test_try__a_plot_is_written(tmp_path: Path) -> None:

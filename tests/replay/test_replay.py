@@ -320,5 +320,5 @@ def test_replay__matplotlib_is_missed_before_anything_runs(
         lambda *a: pytest.fail("the recording was read although matplotlib is missing"),
     )
     status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
-    assert status == 2
-    assert text.endswith("--plot needs matplotlib: pip install 'weft[plots]'\n")
+    assert status == 1
+    assert text.endswith("needs the package matplotlib: pip install 'weft[plots]'\n")

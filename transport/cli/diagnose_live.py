@@ -18,10 +18,11 @@ from typing import Any, TextIO
 import click
 
 from transport.cli import INTERRUPTED
-from transport.cli.http_options import access_of, need_packages
+from transport.cli.http_options import access_of
 from transport.cli.known_routes import known_routes
 from transport.cli.metrics import address
 from transport.cli.output import unwritten
+from transport.cli.packages import TRACES, need_packages
 from transport.diagnose import report
 from transport.diagnose.live import otlp, share as files
 from transport.diagnose.live.action import Action
@@ -50,6 +51,7 @@ STALE_S_MIN = 10.0
 # was reported.
 REPORTED_NS = 3_600_000_000_000
 NOTHING_JUDGED = 2  # exit status if no host has been judged
+SERVING = ("prometheus_client", "tornado")  # packages that --listen needs
 NICE = 10  # niceness of this process: ranks of the job on its core run first
 
 
@@ -79,6 +81,9 @@ def check(given: dict[str, Any]) -> None:
         raise click.UsageError("--act needs --on-finding: give the command to run")
     if given["on_finding"] is not None and not given["on_finding"].strip():
         raise click.UsageError("--on-finding: the command is empty: give one")
+    sending = otlp.PACKAGES if given.get("otlp") is not None else ()
+    serving = SERVING if given.get("listen") is not None else ()
+    need_packages("weft diagnose --live", TRACES, *serving, *sending)
     if given.get("otlp") is not None:
         try:
             otlp.check(given["otlp"])
@@ -411,7 +416,6 @@ class Live:
         from transport.diagnose.live.metrics import Verdicts
         from transport.live.http import served
 
-        need_packages("--listen", "prometheus_client", "tornado")
         host, port = self.listen
         with contextlib.ExitStack() as stack:
             try:

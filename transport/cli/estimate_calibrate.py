@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.output import json_option, print_table, write_file, write_json
-from transport.ground.extras import install
+from transport.cli.packages import TRACES, need_packages
 from transport.ground.units import bytes_text, percent, rate_text, time_text
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def command(
 
     if not name:
         raise click.UsageError("--name: the name is empty: give one")
+    reading = [TRACES] if any(one.is_dir() for one in sources) else []
+    need_packages("weft estimate calibrate", "scipy", *reading)
     try:
         measured = [one for source in sources for one in samples_of(source, contender)]
         found = fit(measured, name, ", ".join(source.name for source in sources))
@@ -70,8 +72,6 @@ def command(
             found = replace(found, network=replace(found.network, slowdown=slowdown))
     except (FitError, SamplesError) as error:
         raise click.UsageError(str(error)) from None
-    except ImportError:
-        raise click.ClickException(f"calibrate needs SciPy: {install('estimate')}") from None
     write_file(output, text_of(found.network))
     if json_path is not None:
         write_json(asdict(found), json_path)

@@ -18,6 +18,7 @@ from transport.cli.estimate_options import (
 )
 from transport.cli.options import HTML, output_file
 from transport.cli.output import json_option, print_table, write_json
+from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
 from transport.ground.units import bytes_of, bytes_text, percent, time_text
@@ -218,6 +219,8 @@ class Files:
 
     def prepare(self) -> None:
         """Fails before the work if a picture cannot be drawn."""
+        if self.page is not None:
+            need_packages("--html", PAGES, PLOTS)
         for option, file in (("--gantt", self.gantt), ("--curves", self.curves)):
             if file is not None:
                 prepared(file, option)

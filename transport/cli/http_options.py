@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from transport.ground.extras import Extra, install
 from transport.live.http import Access, AccessError, access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,16 +47,3 @@ def access_of(token_file: Path | None, tls_cert: Path | None, tls_key: Path | No
         return access(token_file, tls_cert, tls_key)
     except AccessError as error:
         raise click.ClickException(str(error)) from None
-
-
-def extra_of(package: str) -> Extra:
-    """The extra that installs a package which serving may need."""
-    return "trace" if package in ("duckdb", "jinja2") else "metrics"
-
-
-def need_packages(what: str, *names: str) -> None:
-    """ClickException if a package is missing; it names the extras that install it."""
-    absent = [name for name in names if find_spec(name) is None]
-    if absent:
-        which = f"package {absent[0]}" if len(absent) == 1 else f"packages {' and '.join(absent)}"
-        raise click.ClickException(f"{what} needs the {which}: {install(*map(extra_of, absent))}")

@@ -10,9 +10,10 @@ import click
 
 from transport import telemetry
 from transport.cli import INTERRUPTED
-from transport.cli.http_options import access_of, access_options, need_packages
+from transport.cli.http_options import access_of, access_options
 from transport.cli.options import JSON, OutputFile
 from transport.cli.output import write_file
+from transport.cli.packages import need_packages
 from transport.live.exporter import SERIES_MAX, Exporter
 from transport.live.http import Access
 from transport.live.serve import serve, text

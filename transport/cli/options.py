@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from transport import pages
-
 SEED = click.IntRange(0, (1 << 63) - 1)
 
 
@@ -66,8 +64,6 @@ class OutputFile(click.Path):
         if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
             known = " or ".join(self._suffixes)
             self.fail(f"{file}: wrong suffix for this format: end the name in {known}", param, ctx)
-        if self._suffixes == HTML and not pages.installed():
-            self.fail(f"{file}: pages need jinja2: {pages.INSTALL}", param, ctx)
         try:
             if not file.parent.is_dir():
                 self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)

@@ -8,18 +8,17 @@ from typing import Any
 import click
 
 from transport.cli.output import unwritten
-from transport.ground.extras import install
+from transport.cli.packages import PLOTS, need_packages
 
 
 def prepared(out: Path, option: str = "--plot") -> Any:
     """Imports matplotlib.pyplot without a display and checks that it can write the file type."""
-    try:
-        import matplotlib as mpl
+    need_packages(option, PLOTS)
+    import matplotlib as mpl
 
-        mpl.use("Agg")
-        from matplotlib import backend_bases, pyplot
-    except ImportError:
-        raise click.UsageError(f"{option} needs matplotlib: {install('plots')}") from None
+    mpl.use("Agg")
+    from matplotlib import backend_bases, pyplot
+
     types = backend_bases.FigureCanvasBase.get_supported_filetypes()
     if out.suffix.removeprefix(".").lower() not in types:
         known = ", ".join(f".{one}" for one in sorted(types))

@@ -17,6 +17,7 @@ from transport.cli import plots
 from transport.cli.lookup import named, parameters
 from transport.cli.options import output_file, owner as owner_of, owner_text
 from transport.cli.output import json_option, print_table, write_json
+from transport.cli.packages import COMPILING, PLOTS, need_packages
 from transport.cli.replay_plot import DRAWN, draw, series
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent, rate_text
@@ -206,6 +207,8 @@ def command(
             raise click.UsageError("--native allows no --family, --owner, --limit or --plot")
         replay_again(file, names, json_path)
         return
+    drawing = [PLOTS] if plot is not None else []
+    need_packages("weft policy replay", *drawing, *([COMPILING] if names else []))
     pyplot = plots.prepared(plot) if plot is not None else None
     family = family or family_named(names)
     asked = [wanted(name, family) for name in names]

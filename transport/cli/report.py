@@ -16,6 +16,7 @@ from transport.cli.check import progress_on_a_terminal
 from transport.cli.estimate_overlap import WithUnit
 from transport.cli.known_routes import known_routes
 from transport.cli.options import HTML, FiniteRange, output_file
+from transport.cli.packages import PAGES, TRACES, need_packages
 
 if TYPE_CHECKING:
     from transport.report import Options, Source
@@ -119,6 +120,7 @@ def command(
     source = Source(str(folder), job)
     if live:
         return report_live.run(folder, source, options, interval_s)
+    need_packages("weft report", TRACES, PAGES)
     # The default is checked here, as --live needs no file.
     out = output or PAGE.convert(OUTPUT, None, click.get_current_context())
     write(folder, source, options, out)

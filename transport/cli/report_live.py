@@ -14,7 +14,7 @@ import click
 
 from transport.cli import INTERRUPTED
 from transport.cli.diagnose_live import NICE, folder_of
-from transport.cli.http_options import need_packages
+from transport.cli.packages import PAGES, TRACES, need_packages
 from transport.diagnose import settled_ns
 from transport.errors import InvalidArgumentError
 from transport.live.http import Access, serving
@@ -31,7 +31,7 @@ CONNECTION_S = 900.0  # the page of a large job takes minutes to compute
 
 def run(where: Path, source: Source, options: Options, interval_s: float) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
-    need_packages("weft report --live", "duckdb", "jinja2", "tornado")
+    need_packages("weft report --live", TRACES, PAGES, "tornado")
     os.nice(NICE)
     token = secrets.token_urlsafe(24)
     page = LivePage(lambda: made(where, source, options, interval_s), token, interval_s)

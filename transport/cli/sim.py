@@ -18,6 +18,7 @@ from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.packages import PAGES, PLOTS, TRACES, compiling, need_packages
 from transport.cli.sim_compare import beside, own_simulation
 from transport.cli.sim_routes import write_routes
 from transport.cli.sim_show import Files, show, show_sweep
@@ -325,6 +326,7 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
         return 0
     if given["scenario"] is None:
         raise click.UsageError("give a SCENARIO: a file, or a name from weft sim --list")
+    need_packages("weft sim", *packages_of(given))
     files = Files(given["json_path"], given["csv_path"], given["plot"], given["html_path"])
     try:
         return asked(given, files)
@@ -332,6 +334,14 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
         raise click.ClickException(str(error)) from None
     except InvalidArgumentError as error:
         raise click.UsageError(str(error)) from None
+
+
+def packages_of(given: Mapping[str, Any]) -> list[str]:
+    """The optional packages that the options need."""
+    by_option = {"plot": PLOTS, "html_path": PAGES, "workload": TRACES, "dask": "distributed"}
+    wanted = [package for option, package in by_option.items() if given[option] is not None]
+    policies = (*given["words"], *(given[name] for name in FAMILY_OPTIONS))
+    return [*wanted, *compiling(policies)]
 
 
 def asked(given: Mapping[str, Any], files: Files) -> int:

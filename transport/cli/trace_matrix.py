@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
-from transport.ground.extras import install
+from transport.cli.packages import PAGES, PLOTS, TRACES, need_packages
 from transport.ground.units import quantity_text
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def command(
     inventory = shared.inventory_of(inventory_file)
     if by == "rack" and inventory is None:
         raise click.UsageError("--by rack needs --inventory: the file that tells racks")
+    drawing = [package for out, package in ((html, PAGES), (png, PLOTS)) if out is not None]
+    need_packages("weft trace matrix", TRACES, *drawing)
     with shared.opened(folder, job) as store, shared.reporting_errors():
         found = matrix_of(
             store,
@@ -139,8 +141,6 @@ def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
 
     try:
         picture(found, png, logarithmic)
-    except ImportError:
-        raise click.ClickException(f"--png needs matplotlib: {install('plots')}") from None
     except OSError as error:
         raise unwritten(png, error) from None
     click.echo(f"wrote {png}", err=True)

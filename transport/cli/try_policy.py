@@ -13,6 +13,7 @@ from transport.cli import plots
 from transport.cli.lookup import is_file, named
 from transport.cli.options import SEED, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_file, write_json
+from transport.cli.packages import PLOTS, compiling, need_packages
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
@@ -204,6 +205,8 @@ def command(
 
     Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
     """
+    drawing = [PLOTS] if plot is not None else []
+    need_packages("weft policy try", *drawing, *compiling(policies))
     chosen = chosen_policies(policies)
     network = Network(
         paths=paths,

@@ -9,24 +9,16 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transport.ground.build_info import build_text
-from transport.ground.extras import install
 
-INSTALL = install("plots")
 OWN = Path(__file__).parent
 # Parts of matplotlib's SVG that a page needs not: texts as comments, metadata, namespaces.
 NOT_SHOWN = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
-
-
-def installed() -> bool:
-    """Whether Jinja2 is installed, which renders the pages; INSTALL is the command for that."""
-    return find_spec("jinja2") is not None
 
 
 def rendered(template: Path | str, *, title: str, **values: Any) -> str:

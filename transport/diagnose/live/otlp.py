@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,7 +20,7 @@ from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.incidents import Event, Incident
 from transport.diagnose.live.metrics import COUNTERS, METRICS, Sample, samples
 from transport.diagnose.live.operations import Operation
-from transport.ground.extras import install
+from transport.ground.extras import absent, install
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -50,7 +49,7 @@ class OtlpError(ValueError):
 
 def check(url: str) -> None:
     """OtlpError if a package is missing, or the URL is none."""
-    if not all(map(_is_there, PACKAGES)):
+    if absent(PACKAGES):
         raise OtlpError(
             f"--otlp needs the packages of OpenTelemetry: {install('otlp')} (that is, "
             "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http)"
@@ -68,13 +67,6 @@ def check(url: str) -> None:
             f"port for HTTP, as http://127.0.0.1:4318, or {FROM_ENVIRONMENT} for the variables "
             "OTEL_EXPORTER_OTLP_*"
         )
-
-
-def _is_there(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 class Export:

@@ -1,0 +1,141 @@
+"""Tests that a command without optional packages names all extras that it needs, at once."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+from transport.cli import invoke, weft
+from transport.cli.packages import compiling
+from transport.ground.extras import MODULES, Extra, absent, extras_for
+
+POLICY = str(Path(__file__).resolve().parents[2] / "examples" / "my_policy.py")
+NAMED = re.compile(r"pip install 'weft\[([\w,]+)\]'")
+# Options whose work an optional package does.
+OPTIONS = {"--html", "--png", "--plot", "--gantt", "--curves", "--dask", "--otlp", "--listen"}
+# Arguments of weft -> the extras that it names. TRACE is a folder with a trace.
+NEEDS = {
+    "report TRACE -o OUT.html": "trace",
+    "report --live TRACE": "trace,metrics",
+    "trace info TRACE": "trace",
+    "trace profile TRACE": "trace",
+    "trace query TRACE events": "trace",
+    "trace matrix TRACE": "trace",
+    "trace matrix TRACE --html OUT.html": "trace",
+    "trace matrix TRACE --png OUT.png": "plots,trace",
+    "trace matrix TRACE --png OUT.png --html OUT.html": "plots,trace",
+    "diagnose TRACE": "trace",
+    "diagnose --live TRACE --count 1": "trace",
+    "diagnose --live TRACE --count 1 --listen 127.0.0.1:0": "trace,metrics",
+    "diagnose --live TRACE --count 1 --otlp http://127.0.0.1:9": "trace,otlp",
+    "diagnose --live TRACE --count 1 --otlp http://127.0.0.1:9 --listen 127.0.0.1:0": (
+        "trace,metrics,otlp"
+    ),
+    "estimate overlap TRACE": "trace",
+    "estimate calibrate TRACE -o OUT.toml": "estimate",
+    "estimate train llama2-7b --data 64 --html OUT.html": "plots",
+    "estimate train llama2-7b --data 64 --gantt OUT.svg": "plots",
+    "estimate train llama2-7b --data 64 --curves OUT.svg": "plots",
+    "sim first --no-compare --limit 1us --plot OUT.svg": "plots",
+    "sim first --no-compare --limit 1us --html OUT.html": "plots",
+    "sim first --no-compare --limit 1us --workload TRACE --html OUT.html": "trace",
+    f"sim first --no-compare --limit 1us --window {POLICY} --plot OUT.svg": "policies,plots",
+    f"sim first --no-compare --limit 1us --policy {POLICY} --plot OUT.svg": "policies,plots",
+    "sim first --dask tcp://127.0.0.1:9 --plot OUT.svg --html OUT.html": "plots,sweep",
+    f"policy try {POLICY} --duration-ms 1 --plot OUT.svg": "policies,plots",
+    f"policy replay {POLICY} --policy swift --plot OUT.svg": "policies,plots",
+    "metrics --once": "metrics",
+    "metrics --listen 127.0.0.1:0": "metrics",
+}
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, modules: set[str]) -> None:
+    """Makes the modules look as if they were not installed."""
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def words(text: str, trace: Path, folder: Path) -> list[str]:
+    return text.replace("TRACE", str(trace)).replace("OUT", str(folder / "out")).split()
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the trace of a small simulated job."""
+    folder = tmp_path_factory.mktemp("job") / "t"
+    given = ["sim", "all_reduce_ring_64", "--limit", "20us", "--trace", str(folder)]
+    invoke(given)  # the job does not end within the limit, and its trace is written
+    assert any(folder.iterdir())
+    return folder
+
+
+@pytest.mark.parametrize("given", NEEDS)
+def test_packages__one_message_names_all_extras(
+    given: str,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hide(monkeypatch, {module for modules in MODULES.values() for module in modules})
+    assert invoke(words(given, trace, tmp_path)) == (2 if given.startswith("diagnose") else 1)
+    said = capsys.readouterr().err
+    assert NAMED.findall(said) == [NEEDS[given]], said
+
+
+@pytest.mark.parametrize("given", [one for one in NEEDS if "," in NEEDS[one] or "html" in one])
+def test_packages__what_the_message_names_is_enough(
+    given: str,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if "--live" in given or "--dask" in given:
+        pytest.skip("serves until a signal, or needs a cluster")
+    brought = {module for one in NEEDS[given].split(",") for module in MODULES[one]}  # type: ignore[index]
+    if absent(brought - {"ziglang"}):
+        pytest.skip("the packages are not installed here")
+    hide(monkeypatch, {module for modules in MODULES.values() for module in modules} - brought)
+    invoke(words(given, trace, tmp_path))
+    said = capsys.readouterr()
+    assert not NAMED.search(said.out + said.err), said
+
+
+def options(command: click.Command, path: str = "") -> Iterator[tuple[str, str]]:
+    """Each command below this one, with each option that OPTIONS names."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from options(found, f"{path} {name}".strip())
+        return
+    for one in command.params:
+        yield from ((path, opt) for opt in one.opts if opt in OPTIONS)
+
+
+def test_packages__the_table_above_has_all_commands_with_such_options() -> None:
+    for path, option in options(weft):
+        there = [one for one in NEEDS if one.startswith(f"{path} ") and option in one]
+        assert there, f"weft {path} {option}: which extras does it need?"
+
+
+def test_extras_for__chooses_the_fewest_packages() -> None:
+    assert extras_for([]) == ()
+    assert extras_for(["duckdb", "jinja2"]) == ("trace",)
+    assert extras_for(["jinja2", "duckdb", "matplotlib", "scipy"]) == ("estimate",)
+    assert set(MODULES) == {*get_args(Extra)}
+    with pytest.raises(KeyError, match="no extra brings one of sqlite4"):
+        extras_for(["sqlite4"])
+
+
+def test_compiling__only_sources_are_compiled() -> None:
+    assert compiling(["swift", None, "window=reps:x=1", "path=a.so"]) == ()
+    assert compiling([None, "window=mine.py:factor=0.5"]) == ("numba",)
+    assert compiling(["mine.py"]) == ("numba",)
