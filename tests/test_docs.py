@@ -60,3 +60,38 @@ def test_docs__the_map_has_every_page() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= {
         link.partition("#")[0] for link in linked
     }
+
+
+# Commands that need files which are not in the wheel.
+MODULE = re.compile(r"python -m (examples|bench|tests)\b")
+OF_CHECKOUT = re.compile(rf"examples/|{MODULE.pattern}|\bmake [a-z]|tests/\w+/\w+\.sh")
+MARK = re.compile(r"\b(checkout|clone|in the repository|not in the wheel)\b")
+# For those who have a checkout.
+DEVELOPERS = {"CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "README.md"}
+OPERATORS = {"DEPLOY.md", "OPERATING.md", "TRACING.md", "DIAGNOSIS.md", "REPORT.md", "LIVE.md"}
+
+
+def test_docs__operators_need_no_checkout_for_a_block_of_commands() -> None:
+    for name in sorted(OPERATORS):
+        for block in CODE.findall((DOCS / name).read_text()):
+            assert not OF_CHECKOUT.search(block), f"{name}: {block}"
+
+
+def test_docs__sections_say_that_their_commands_need_the_checkout() -> None:
+    for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
+        if page.parent == DOCS and page.name in DEVELOPERS:
+            continue
+        text = page.read_text()
+        head, *sections = re.split(r"^## ", text, flags=re.M)
+        if page.name == "README.md":
+            head += next(one for one in sections if one.startswith("Install"))
+        for section in sections:
+            for block in CODE.findall(section):
+                said = MARK.search(section) or MARK.search(head)
+                assert said or not OF_CHECKOUT.search(block), f"{page.name}: {block}"
+
+
+def test_docs__pages_say_once_what_is_not_in_the_wheel() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        if page.name not in DEVELOPERS and MODULE.search(page.read_text()):
+            assert MARK.search(page.read_text()), page.name

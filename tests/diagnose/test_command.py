@@ -22,7 +22,7 @@ from transport.diagnose.facts import facts_of
 from transport.diagnose.settings import Settings
 from transport.plan import routes
 from transport.sim.run import run as simulated
-from transport.sim.scenario import from_tables
+from transport.sim.scenario import from_tables, shipped
 from transport.sim.trace import write_trace
 from transport.trace import open_store
 
@@ -42,7 +42,7 @@ def test_diagnose__prints_evidence_and_advice(tmp_path: Path) -> None:
 
 
 def test_diagnose__finds_the_slow_nic_of_the_example(tmp_path: Path) -> None:
-    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    scenario = shipped()["slow_nic"]
     assert run("sim", scenario, "--trace", tmp_path / "t").exit_code == 0
     done = run("diagnose", tmp_path / "t")
     assert done.output.startswith("communication_slow: NIC of rank 21, confidence 9")
@@ -104,7 +104,7 @@ def test_diagnose__a_straggler_is_named_without_its_trace(tmp_path: Path) -> Non
 
 def test_diagnose__names_no_side_if_the_trace_of_the_slow_nic_is_cut(tmp_path: Path) -> None:
     """Without the messages that the rank sent, its NIC seems slow as receiver only."""
-    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    scenario = shipped()["slow_nic"]
     assert run("sim", scenario, "--trace", tmp_path / "t").exit_code == 0
     with open_store(tmp_path / "t") as store:
         ((trace,),) = store.rows("SELECT trace FROM processes WHERE rank = 21")
@@ -273,7 +273,7 @@ def test_faults__wrong_ones_are_one_line_that_names_the_file(
 ) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(f"[[faults]]\n{fault}\n")
-    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    scenario = shipped()["slow_nic"]
     done = run("sim", scenario, "--faults", file, "--trace", tmp_path / "t")
     assert done.exit_code == 2
     assert f"{file}: {said}" in done.output.splitlines()[-1]

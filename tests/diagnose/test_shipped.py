@@ -15,7 +15,10 @@ from transport.sim.trace import write_trace
 from transport.trace import open_store
 
 # Scenarios with a fault, and its class and place.
-FAULTS = {"flapping_link": ("network_loss", "leaf0-spine0")}
+FAULTS = {
+    "flapping_link": ("network_loss", "leaf0-spine0"),
+    "slow_nic": ("communication_slow", "NIC of rank 21"),
+}
 BIG = {"uccl_table", "incast_1023"}  # half a minute or more
 
 

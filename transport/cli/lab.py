@@ -95,7 +95,7 @@ def command() -> None:
 def up(file: Path | None, name: str | None) -> None:
     """Build the lab that FILE describes; without FILE, 2 hosts and 4 paths of 1 Gb/s.
 
-    Example: weft lab up examples/labs/four_paths.toml
+    Example: weft lab up mine.toml
     """
     from transport.lab import Lab, LabModel, load
 

@@ -319,7 +319,7 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
     run. A policy may be a .py file. Families without an option use the scenario's policy, or
     weft's default.
 
-    Example: weft sim first --policy examples/my_policy.py --plot first.svg
+    Example: weft sim first --policy mine.py --plot first.svg
     """
     if given["listed"]:
         show_list(given["json_path"])
