@@ -54,6 +54,7 @@ PYTHON_ROOMS = {
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "transport/deploy": {"transport", "ray", "torch"},
+    "transport/examples": {"transport", "numpy", "click", "cupy"},
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
 LAZY = {

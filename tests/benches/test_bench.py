@@ -366,8 +366,9 @@ def test_examples__kv_cache() -> None:
     assert "must be from 1 to --blocks (2)" in refused.stderr
 
 
-def test_examples__ring_all_reduce() -> None:
-    done = run("examples.ring_all_reduce", "--elements", "10001", "--rounds", "2")
+@pytest.mark.parametrize("module", ["examples.ring_all_reduce", "transport.examples.ring"])
+def test_examples__ring_all_reduce(module: str) -> None:
+    done = run(module, "--elements", "10001", "--rounds", "2")
     assert done.returncode == 0, done.stderr
     assert "0 elements wrong" in done.stdout
 

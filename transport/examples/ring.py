@@ -1,0 +1,170 @@
+"""A ring all-reduce with the Python API, summed on GPUs or by NumPy.
+
+Each rank is a process, with a GPU of its own if there are enough. In the first half of the steps, a
+rank adds each part that arrives to its own part; Endpoint.reduce writes the sum to the array and to
+the send buffer in one pass. In the second half, the sums go around the ring. The elements are
+integers, so that every sum is exact.
+Run it: python -m transport.examples.ring --with cupy
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import click
+import numpy as np
+
+from transport import Connection, Endpoint
+from transport.ground.extras import install
+
+PATIENCE_S = 60.0
+
+
+class Arrays:
+    """The operations that differ between host and GPU arrays."""
+
+    def __init__(self, library: str, rank: int) -> None:
+        self.library = library
+        self.make: Any = np.asarray
+        if library == "cupy":
+            import cupy
+
+            cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount()).use()
+            self.make, self.cupy = cupy.asarray, cupy
+
+    def add(self, endpoint: Endpoint, came: Any, mine: Any, outgoing: Any) -> None:
+        """Adds `came` to `mine`, and copies the sum to `outgoing`."""
+        if self.library == "cupy":
+            endpoint.reduce(came, mine, mine, also=outgoing)
+        else:
+            np.add(came, mine, out=mine)
+            outgoing[:] = mine
+
+    def host(self, array: Any) -> np.ndarray[Any, Any]:
+        """A copy of an array as a NumPy array."""
+        return np.asarray(array.get() if self.library == "cupy" else array)
+
+
+def all_reduce(
+    endpoint: Endpoint,
+    before: Connection,
+    after: Connection,
+    me: int,
+    parts: list[Any],
+    buffers: Any,
+) -> None:
+    """Sums the `parts` of all ranks in place.
+
+    buffers: the Arrays that made them (NumPy or CuPy), a receive buffer and a send buffer.
+    """
+    arrays, incoming, outgoing = buffers
+    ranks = len(parts)
+    if ranks == 1:
+        return
+    outgoing[:] = parts[me]
+    for step in range(ranks - 1):
+        receive = before.irecv_into(incoming)
+        send = after.isend(outgoing)
+        receive.wait(PATIENCE_S)
+        send.wait(PATIENCE_S)
+        arrays.add(endpoint, incoming, parts[(me - step - 1) % ranks], outgoing)
+    for step in range(ranks - 1):
+        receive = before.irecv_into(parts[(me - step) % ranks])
+        send = after.isend(parts[(me - step + 1) % ranks])
+        receive.wait(PATIENCE_S)
+        send.wait(PATIENCE_S)
+
+
+def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
+    """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
+    # If traced, the rows of the traffic matrix have these names.
+    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}
+    arrays = Arrays(library, me)
+    count = -(-elements // ranks)
+    with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
+        pipe.send(listener.handle)
+        after = endpoint.connect(pipe.recv())
+        before = listener.accept(timeout_s=PATIENCE_S)
+        buffers = (
+            arrays,
+            arrays.make(np.zeros(count, np.int32)),
+            arrays.make(np.zeros(count, np.int32)),
+        )
+        numbers = np.arange(count * ranks, dtype=np.int32) % 1_000_003
+        wrong, best_s = 0, float("inf")
+        for round_ in range(rounds):
+            whole = arrays.make(numbers * (me + 1) + round_)
+            parts = [whole[i * count : (i + 1) * count] for i in range(ranks)]
+            pipe.send("ready")
+            pipe.recv()
+            begin = time.perf_counter()
+            all_reduce(endpoint, before, after, me, parts, buffers)
+            best_s = min(best_s, time.perf_counter() - begin)
+            expected = numbers * (ranks * (ranks + 1) // 2) + ranks * round_
+            wrong += int((arrays.host(whole) != expected).sum())
+        pipe.send((wrong, best_s))
+        pipe.recv()
+
+
+@click.command()
+@click.option(
+    "--with",
+    "library",
+    type=click.Choice(["numpy", "cupy"]),
+    default="numpy",
+    show_default=True,
+    help="Where the arrays lie: the host, or GPUs.",
+)
+@click.option("--ranks", type=click.IntRange(1, 64), default=3, show_default=True)
+@click.option("--elements", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+def main(library: str, ranks: int, elements: int, rounds: int) -> None:
+    """Sums an array of every rank around a ring and compares every element."""
+    try:
+        Arrays(library, 0)
+    except Exception as error:  # no package or no GPU: each library raises its own exception
+        remedy = f": {install('gpu')}" if isinstance(error, ImportError) else ""
+        raise click.ClickException(f"--with {library}: {error}{remedy}") from None
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for me in range(ranks):
+        ours, theirs = context.Pipe()
+        settings = (theirs, library, me, ranks, elements, rounds)
+        processes.append(context.Process(target=rank_main, args=settings, daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(ours)
+    try:
+        handles = [pipe.recv() for pipe in pipes]
+        for me, pipe in enumerate(pipes):
+            pipe.send(handles[(me + 1) % ranks])
+        for _ in range(rounds):
+            for pipe in pipes:
+                pipe.recv()
+            for pipe in pipes:
+                pipe.send("go")
+        found = [pipe.recv() for pipe in pipes]
+        for pipe in pipes:
+            pipe.send("over")
+        for process in processes:
+            process.join(PATIENCE_S)
+    except EOFError:
+        raise click.ClickException("a rank failed: see its error above") from None
+    finally:
+        for process in processes:
+            process.kill()
+    wrong, seconds = sum(one[0] for one in found), max(one[1] for one in found)
+    algbw = elements * 4 / seconds / 1e9
+    click.echo(
+        f"{ranks} ranks, {elements * 4 / 1e6:.1f} MB: best {seconds * 1e3:.2f} ms, "
+        f"algbw {algbw:.2f} GB/s, busbw {algbw * 2 * (ranks - 1) / ranks:.2f} GB/s, "
+        f"{wrong} elements wrong"
+    )
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
