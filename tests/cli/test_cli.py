@@ -198,6 +198,9 @@ def test_run__says_which_of_the_users_variables_it_replaces() -> None:
     ("variable", "value", "says"),
     [
         ("WEFT_TRACE", "/none/traces", "there is no folder /none"),
+        ("WEFT_TRACE", "/proc/x", "no file can be created in /proc"),
+        ("WEFT_TRACE", "/proc", "no file can be created in /proc"),
+        ("WEFT_RECORD_FILE", "/proc/x.weftrec", "no file can be created in /proc"),
         ("WEFT_POLICY_DIRECTORY", "/none", "there is no such folder"),
         ("WEFT_WEIGHTS", "/tmp/weights", "needs WEFT_PATH_POLICY=weighted"),
         ("WEFT_PORT_BASE", "65535", "32 paths (WEFT_PATHS) of 1 engine need 32"),

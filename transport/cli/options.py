@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from transport.ground import created
+
 SEED = click.IntRange(0, (1 << 63) - 1)
 
 
@@ -67,8 +69,8 @@ class OutputFile(click.Path):
         try:
             if not file.parent.is_dir():
                 self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
-            if not file.exists() and not os.access(file.parent, os.W_OK):
-                said = f"cannot write {file}: no permission to write in {file.parent}"
+            if not file.exists() and (why := created.refusal(file.parent)):
+                said = f"cannot write {file}: no file can be created in {file.parent}: {why}"
                 self.fail(said, param, ctx)
         except OSError as error:
             self.fail(f"cannot write {file}: {error.strerror}", param, ctx)

@@ -17,6 +17,7 @@ from transport import Endpoint, native
 from transport.cli.profiler import load_profiler
 from transport.endpoint import knobs
 from transport.errors import WeftError
+from transport.ground import created
 from transport.host import probes
 from transport.policies.choice import PolicyRefusedError, is_broken, resolve_settings
 
@@ -70,9 +71,8 @@ def check_settings(values: Mapping[str, Any]) -> None:
     if values["trace"]:
         check_trace_folder(values["trace"])
     record = values["record_file"]
-    if record and not os.access(Path(record).absolute().parent, os.W_OK | os.X_OK):
-        above = Path(record).absolute().parent
-        raise click.UsageError(f"WEFT_RECORD_FILE={record}: this user may not write in {above}")
+    if record:
+        check_folder(f"WEFT_RECORD_FILE={record}", Path(record).absolute().parent)
     if values["rdma_devices"] and values["datapath"] == "udp":
         named = values["rdma_devices"]
         raise click.UsageError(f"WEFT_RDMA_DEVICES={named} needs WEFT_DATAPATH=verbs or auto")
@@ -96,8 +96,15 @@ def check_trace_folder(trace: str) -> None:
         raise click.UsageError(f"WEFT_TRACE={trace}: there is no folder {above}: make it first")
     if not os.path.isdir(folder):
         raise click.UsageError(f"WEFT_TRACE={trace}: {folder} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise click.UsageError(f"WEFT_TRACE={trace}: this user may not write in {folder}")
+    check_folder(f"WEFT_TRACE={trace}", folder)
+
+
+def check_folder(setting: str, folder: Path) -> None:
+    """Refuses a setting if no file can be created in its folder."""
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
+        raise click.UsageError(f"{setting}: this user may not write in {folder}")
+    if why := created.refusal(folder):
+        raise click.UsageError(f"{setting}: no file can be created in {folder}: {why}")
 
 
 def replace_process(cmd: tuple[str, ...], variables: dict[str, str]) -> NoReturn:

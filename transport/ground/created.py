@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,18 @@ _MODE = 0o644
 # The folder may not be written, although the file may, or the longer name is too long.
 NO_FILE_BESIDE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def refusal(folder: Path | str) -> str:
+    """Why no file can be created in a folder; "" if one can. It creates one and removes it.
+
+    Rights do not tell: root has them in /proc and on file systems that are mounted read-only.
+    """
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return os.strerror(error.errno or errno.EIO)
+    return ""
 
 
 def open_output(path: Path | str) -> BinaryIO:
