@@ -8,7 +8,13 @@ import pytest
 import congestion
 import transport
 from transport import Connection, Endpoint, Listener
-from transport.errors import InvalidArgumentError, TimedOutError, WeftError, WouldBlockError
+from transport.errors import (
+    InvalidArgumentError,
+    RefusedError,
+    TimedOutError,
+    WeftError,
+    WouldBlockError,
+)
 
 from .support import LOCAL, PATIENCE_S, pair
 
@@ -74,6 +80,22 @@ def test_accept__awaited_ends_when_its_time_is_over() -> None:
         pytest.raises(TimedOutError, match="no peer within"),
     ):
         asyncio.run(listener.aaccept(timeout_s=0.05))
+
+
+def test_accept__an_error_points_to_the_log_that_has_a_refusal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The refused peer has connected before: it is no stranger, and no counter has the refusal."""
+    with Endpoint(**LOCAL) as here, Endpoint(**LOCAL) as there, here.listen() as listener:
+        gone = here.listen()
+        there.connect(gone.handle, timeout_s=PATIENCE_S)
+        gone.close()
+        with pytest.raises(RefusedError):
+            there.connect(gone.handle, timeout_s=PATIENCE_S)
+        assert here.counters().strangers_refused == 0
+        with pytest.raises(TimedOutError, match="its log says which and why"):
+            listener.accept(timeout_s=0.05)
+    assert "refused 127.0.0.1" in capfd.readouterr().err
 
 
 def test_errors__of_arguments_are_of_this_library() -> None:

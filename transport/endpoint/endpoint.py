@@ -174,6 +174,8 @@ class Listener(AsyncCloses):
                 f"; {many} refused since the listener was opened, and the log says why (a peer "
                 "that dials host and port instead of the handle needs listen(open=True))"
             )
+        else:  # refusals of known peers, as for lack of UDP ports, are in no counter
+            said += "; if this process refused a peer, its log says which and why"
         return TimedOutError(said)
 
     def _wait(self, timeout_ns: int) -> None:
