@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transport import native
+from transport.endpoint import slow_dial
 from transport.endpoint.buffers import Buffer, DeviceArray
 from transport.endpoint.closing import AsyncCloses
 from transport.endpoint.connection import Connection
@@ -217,6 +218,8 @@ class Endpoint(AsyncCloses):
         if status != OK or runtime is None:
             raise error_for(status, "cannot open an endpoint", text)
         self._native: native.Runtime | None = runtime
+        level = given.get("log_level", os.environ.get("WEFT_LOG_LEVEL", ""))
+        self._warns = level.lower() != "error"
         self._pid = os.getpid()
         self._devices = tuple(runtime.devices())
         self._summary = runtime.summary()
@@ -279,7 +282,8 @@ class Endpoint(AsyncCloses):
         until = deadline(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
-        if not _wait_until(lambda: self._reached(name, dial, made), dial.wait, until):
+        reached = self._slow(name, device, dial).watched(lambda: self._reached(name, dial, made))
+        if not _wait_until(reached, dial.wait, until):
             raise _no_answer(name, timeout_s, dial)
         return made[0]
 
@@ -296,6 +300,8 @@ class Endpoint(AsyncCloses):
         seconds = patience(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
+        slow = self._slow(name, device, dial)
+        timer = asyncio.get_running_loop().call_later(slow_dial.WARN_S, slow.warn)
         try:
             async with asyncio.timeout(seconds):
                 await self._reactor.until(lambda: self._reached(name, dial, made))
@@ -303,6 +309,8 @@ class Endpoint(AsyncCloses):
             if isinstance(error, WeftError):
                 raise
             raise _no_answer(name, timeout_s, dial) from None
+        finally:
+            timer.cancel()
         return made[0]
 
     def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
@@ -471,7 +479,7 @@ class Endpoint(AsyncCloses):
             if len(target) not in (HANDLE_BYTES, OLD_HANDLE_BYTES):
                 text = f"needs a host, or the {HANDLE_BYTES} bytes of a listener's handle"
                 raise InvalidArgumentError(f"host_or_handle: {text}")
-            name = "the handle's listener"
+            name = slow_dial.place_of(bytes(target))
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
@@ -481,6 +489,9 @@ class Endpoint(AsyncCloses):
                 return name, dial
         dial.close()
         raise ConnectionClosedError("the endpoint is closed")
+
+    def _slow(self, name: str, device: int | str, dial: native.Dial) -> slow_dial.SlowDial:
+        return slow_dial.SlowDial(name, self._devices[self._device(device)], dial, self._warns)
 
     def _reached(self, name: str, dial: native.Dial, made: list[Connection]) -> bool:
         if made:
