@@ -342,8 +342,13 @@ def test_command__prints_a_killed_process(echo: tuple[subprocess.Popen[str], Pat
     assert len(page["peers"][0]["paths"]) == 4
 
 
+def test_command__says_that_no_process_has_a_page(tmp_path: Path) -> None:
+    nothing = f"no running or just killed process has a telemetry page in {tmp_path}\n"
+    assert weft("--live", where=tmp_path).stdout == nothing
+    assert weft("--live", "--json", "-", where=tmp_path).stdout == "[]\n"
+
+
 def test_command__says_what_it_cannot_read(tmp_path: Path) -> None:
-    assert weft("--live", where=tmp_path).stdout == ""
     done = weft("--live", "1", where=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"weft: no telemetry page of process 1 in {tmp_path} can be read\n"

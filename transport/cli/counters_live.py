@@ -41,6 +41,8 @@ def show(which: str, json_path: str | None) -> None:
         return
     for page in found:
         _print(page)
+    if not found:
+        click.echo(f"no running or just killed process has a telemetry page in {where}")
 
 
 def _plain(value: Any) -> Any:
