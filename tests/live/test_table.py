@@ -6,7 +6,7 @@ from tests.live.support import flow, page, peer, reading
 from transport.live import columns, rates
 from transport.live.keys import KeyParser
 from transport.live.table import Column, chosen, lay_out, sorted_by
-from transport.live.view import View, content, status, window
+from transport.live.view import HELP, View, content, help_lines, status, window
 
 COLUMNS: list[Column[tuple[int, str]]] = [
     Column("NUMBER", lambda item: str(item[0]), 0, lambda item: item[0] or None),
@@ -120,3 +120,14 @@ def test_keys__from_bytes_in_parts() -> None:
     for _ in range(40):
         parser.feed(b"\x1b[" + b"1;" * 40)
     assert parser.feed(b"q")[-1] == "q"
+
+
+def test_help__loses_no_word_on_a_narrow_screen() -> None:
+    words = " ".join(HELP).split()
+    for width in (200, 80, 40):
+        lines = help_lines(width)
+        assert max(map(len, lines)) <= width
+        assert " ".join(lines).split() == words
+    # On a screen that is narrower than a word, words are cut and all characters are kept.
+    narrow = "".join("".join(help_lines(10)).split())
+    assert narrow == "".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,11 +21,12 @@ HELP = (
     "arrows, PageUp, PageDown, Home, End   scroll",
     "h         this help on or off",
     "",
-    "SENT/s is bytes that peers acknowledged; of a path, bytes sent, with resends. RECEIVED/s",
-    "is bytes placed into receives. LOSS is segments declared lost divided by segments sent.",
-    "RTT is the largest of the paths. DOWN counts paths that stopped answering. WAITS says what",
+    "SENT/s is bytes that peers acknowledged; of a path, bytes sent, with resends. RECEIVED/s "
+    "is bytes placed into receives. LOSS is segments declared lost divided by segments sent. "
+    "RTT is the largest of the paths. DOWN counts paths that stopped answering. WAITS says what "
     "a process, peer or connection waits for. Columns that do not fit are left out.",
 )
+PROSE_WIDTH = 92  # longest line of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def content(
     """All lines of the tables, before scrolling. marked: an arrow shows the order of rows."""
     mark = view.sort if marked else ""
     if view.help:
-        return [cut(line, width) for line in HELP]
+        return help_lines(width)
     tables = [
         _table(columns.PROCESSES, processes, view, mark, width),
         _table(
@@ -85,6 +87,18 @@ def content(
     for table in tables:
         lines += ["", *table] if lines and table else table
     return lines
+
+
+def help_lines(width: int) -> list[str]:
+    """The help, wrapped to the width of the screen; what a key does is indented below it."""
+    lines: list[str] = []
+    for one in HELP:
+        key, gap, _ = one.partition("  ")
+        indent = " " * (len(one) - len(one[len(key) :].lstrip())) if gap else ""
+        room = max(min(width, PROSE_WIDTH), 1)
+        indent = indent if len(indent) < room // 2 else "  "
+        lines += textwrap.wrap(one, room, subsequent_indent=indent) or [""]
+    return [cut(line, width) for line in lines]
 
 
 def _table(
