@@ -1,5 +1,8 @@
 """Tests how Python reads and joins the values of knobs."""
 
+import contextlib
+import pickle
+
 import pytest
 
 from transport import Endpoint, KnobValue
@@ -46,3 +49,36 @@ def test_endpoint__takes_a_mapping_or_text() -> None:
         assert "FAULTS INJECTED" not in endpoint.summary()
     with pytest.raises(knobs.KnobError, match="there is no key 'lots'"):
         Endpoint(interfaces="lo", fault={"lots": 0.5})
+
+
+def test_errors__of_durations_and_sizes_without_a_unit_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(row.variable, "", row) for row in knobs.table() if row.type == "integer"]
+    rows += [(row.variable, f"{key.name}=", key) for row in knobs.table() for key in row.keys]  # type: ignore[misc]
+    refused = 0
+    for variable, key, row in rows:
+        if row.unit not in ("ns", "bytes"):
+            continue
+        monkeypatch.setenv(variable, f"{key}9")
+        with contextlib.suppress(knobs.KnobError):
+            knobs.in_force()
+            monkeypatch.delenv(variable)
+            continue  # 9 ns or 9 bytes are in range
+        refused += 1
+        with pytest.raises(knobs.KnobError, match=f"; 9 without a unit is 9 {row.unit}: give "):
+            knobs.in_force()
+        monkeypatch.delenv(variable)
+    assert refused > 8
+
+
+def test_errors__of_knobs_say_once_which_units_there_are() -> None:
+    with pytest.raises(knobs.KnobError) as caught:
+        Endpoint(interfaces="lo", peer_timeout={"silence": "20sec"})
+    units = "; units: ns, us, ms, s, min or h"
+    assert str(caught.value).endswith(units)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    for given in ({"silence": "2h"}, {"silence": "never"}):
+        with pytest.raises(knobs.KnobError) as caught:
+            Endpoint(interfaces="lo", peer_timeout=given)
+        assert "unit" not in str(caught.value)
