@@ -54,7 +54,8 @@ def _listed(rows: Sequence[KnobRow], values: Mapping[str, str], width: int) -> I
 
 
 def _columns(name: str, value: str, allowed: str, set_by: str = "") -> str:
-    line = click.style(f"{name:<26}", bold=True) + f" {value:<13} {allowed:<27} {set_by}"
+    gap = " " * (26 - len(name))
+    line = click.style(name, bold=True) + f"{gap} {value:<13} {allowed:<27} {set_by}"
     return line.rstrip()
 
 

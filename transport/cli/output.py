@@ -1,6 +1,7 @@
 """Prints the results of commands as tables or as JSON."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.text import Text
 from transport.cli.options import JSON, OutputFile
 from transport.ground import created
 
+PIPE_WIDTH = 200  # width of tables where output is no terminal
 # Errors that a wrong file name causes, unlike a full disk.
 WRONG_NAMES = (
     FileNotFoundError,
@@ -55,13 +57,28 @@ def unwritten(path: Path | str, error: OSError) -> click.ClickException:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table; it wraps on a terminal and is 200 columns wide in a pipe."""
+    """Prints a table; it wraps at the width of the terminal, or in a pipe at that of `plain_width`.
+
+    In a pipe no line ends in blanks.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = Console(highlight=False, width=plain_width(PIPE_WIDTH))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    click.echo("".join(f"{line.rstrip()}\n" for line in lines), nl=False)
+
+
+def plain_width(default: int) -> int:
+    """The width of lines where output is no terminal: that of COLUMNS, or else the default."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) else default

@@ -228,7 +228,7 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
     for row, line in enumerate(shades.tolist()):
         if row in borders:
             click.echo(bordered("-" * side, "+"))
-        click.echo(bordered("".join(f"{SHADES}?"[shade] for shade in line), "|"))
+        click.echo(bordered("".join(f"{SHADES}?"[shade] for shade in line), "|").rstrip())
     click.echo(legend(found, side, float(sums.max(initial=0)), logarithmic))
 
 
