@@ -78,7 +78,7 @@ def test_life__up_exec_status_down(name: str, tmp_path: Path) -> None:
     done = weft("lab", "exec", "--name", name, "host1", "--", sys.executable, "-c", script)
     assert (done.returncode, done.stdout) == (7, "['lo', 'eth0']\n")
     missing = weft("lab", "exec", "--name", name, "host1", "--", "no-such-command")
-    assert (missing.returncode, missing.stdout) == (2, "")
+    assert (missing.returncode, missing.stdout) == (127, "")
     nobody = weft("lab", "exec", "--name", name, "hots1", "--", "true")
     assert (nobody.returncode, nobody.stdout) == (2, "")
     assert "did you mean host1?" in nobody.stderr

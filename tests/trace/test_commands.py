@@ -362,7 +362,18 @@ def test_record__passes_the_exit_status_on(tmp_path: Path, script: str, status: 
     done = trace("record", "--", "sh", "-c", script, cwd=tmp_path)
     assert done.returncode == status
     assert "nothing was recorded" in done.stderr
-    assert [path.name[:11] for path in tmp_path.iterdir()] == ["weft-trace-"]
+    assert list(tmp_path.iterdir()) == []  # the folder that it made is empty, and removed
+
+
+@needs_plugin
+def test_record__an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
+    mine, new, joined = tmp_path / "mine", tmp_path / "new", tmp_path / "joined"
+    mine.mkdir()
+    (tmp_path / "damaged").write_bytes(b"\x7fELF")
+    (tmp_path / "damaged").chmod(0o755)
+    for words in (["-o", mine], ["-o", new], ["--join", "-o", joined]):
+        assert trace("record", *map(str, words), "--", str(tmp_path / "damaged")).returncode == 126
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "joined", "mine"]
 
 
 @needs_plugin
@@ -402,6 +413,14 @@ def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
 
 @needs_plugin
 def test_record__refuses_what_cannot_run(tmp_path: Path) -> None:
-    for words in (["--", "no-such-command"], ["-o", "/proc/x", "--", "true"], []):
+    (tmp_path / "text").write_text("no program")
+    for words, status in (
+        (["--", "no-such-command"], 127),
+        (["-o", "out", "--", "no-such-command"], 127),
+        (["-o", "out", "--", "./text"], 126),
+        (["-o", "/proc/x", "--", "true"], 2),
+        ([], 2),
+    ):
         done = trace("record", *words, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from transport.cli.others import CannotRunError, program_of
 from transport.cli.output import json_option, print_table, write_json
 from transport.ground.text import nearest
 from transport.ground.units import bit_rate_text
@@ -162,14 +162,12 @@ def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
     if not cmd:
         raise click.UsageError("give a command after --")
     enter = attached(name).enter(node)
-    program = shutil.which(cmd[0])
-    if program is None:
-        raise click.UsageError(f"{cmd[0]}: no such command")
+    program = program_of(cmd[0])
     enter()
     try:
         os.execv(program, list(cmd))
     except OSError as error:
-        raise click.UsageError(f"{cmd[0]}: {error.strerror}") from None
+        raise CannotRunError(cmd[0], error) from None
 
 
 def change_of(word: str) -> tuple[str, Any]:

@@ -3,9 +3,7 @@
 The command replaces this process, so the exit status is the command's.
 """
 
-import errno
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +12,7 @@ import click
 
 from congestion.api import FAMILIES
 from transport import Endpoint, native
+from transport.cli.others import CannotRunError, program_of
 from transport.cli.profiler import load_profiler
 from transport.endpoint import knobs
 from transport.errors import WeftError
@@ -109,22 +108,10 @@ def check_folder(setting: str, folder: Path) -> None:
 
 def replace_process(cmd: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
     """Runs the command in place of this process; ends as a shell does if that fails."""
-    program = shutil.which(cmd[0])
-    error: OSError | None = None
-    if program is not None:
-        try:
-            os.execve(program, list(cmd), variables)
-        except OSError as one:
-            error = one
-    elif os.path.exists(cmd[0]):
-        error = PermissionError(errno.EACCES, "Permission denied")
-    reason = "no such command" if error is None else str(error.strerror)
-    click.echo(f"weft: {cmd[0]}: {reason}", err=True)
-    raise click.exceptions.Exit(NOT_FOUND if error is None else NOT_EXECUTABLE)
-
-
-# Exit statuses of a shell for a command that cannot be run.
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
+    try:
+        os.execve(program_of(cmd[0]), list(cmd), variables)
+    except OSError as error:
+        raise CannotRunError(cmd[0], error) from None
 
 
 def check_rules(file: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,6 +16,7 @@ import click
 
 from transport import native
 from transport.cli.options import OutputFolder
+from transport.cli.others import CannotRunError, program_of
 from transport.cli.profiler import load_profiler
 from transport.ground.units import bytes_text, counted
 
@@ -57,8 +58,8 @@ def command(
 ) -> int:
     """Run CMD with NCCL profiled by weft, under any network of NCCL, and show what was recorded.
 
-    The exit status is that of CMD, or 1 if CMD succeeded and ranks are lost, as on a full disk. To
-    use weft as the network as well, run weft run in CMD.
+    The exit status is that of CMD (126 or 127 if it cannot be run), or 1 if CMD succeeded and ranks
+    are lost, as on a full disk. To use weft as the network as well, run weft run in CMD.
 
     Example: weft trace record -o traces -- torchrun --nproc-per-node 8 train.py
     """
@@ -66,12 +67,15 @@ def command(
         raise click.ClickException(
             f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
         )
-    program = shutil.which(cmd[0])
-    if program is None:
-        raise click.UsageError(f"{cmd[0]}: no such command")
-    folder = _folder(out, join)
-    status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
-    return _show(folder, status, join) or status
+    program = program_of(cmd[0])
+    folder, is_new = _folder(out, join)
+    try:
+        status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
+        return _show(folder, status, join) or status
+    finally:
+        if is_new and not join:  # with --join, other hosts may still write into it
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # fails if it holds a trace
 
 
 def environment(
@@ -88,13 +92,14 @@ def environment(
     return chosen
 
 
-def _folder(out: Path | None, join: bool) -> Path:
-    """Creates the folder for the trace. Without `join`, it must not contain a trace."""
+def _folder(out: Path | None, join: bool) -> tuple[Path, bool]:
+    """The folder for the trace, and whether it was created. Without `join`, it holds no trace."""
     name = f"weft-trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder = (out if out is not None else Path(name)).absolute()
     try:
         if not folder.parent.is_dir():
             raise click.UsageError(f"cannot write {folder}: there is no folder {folder.parent}")
+        is_new = not folder.is_dir()
         folder.mkdir(exist_ok=True)
         if not join and next(folder.rglob("*.trace"), None) is not None:
             raise click.UsageError(
@@ -105,7 +110,7 @@ def _folder(out: Path | None, join: bool) -> Path:
         raise click.UsageError(f"cannot write {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write {folder}: no permission")
-    return folder
+    return folder, is_new
 
 
 def _run(words: list[str], variables: dict[str, str]) -> int:
@@ -126,7 +131,7 @@ def _run(words: list[str], variables: dict[str, str]) -> int:
         try:
             child = subprocess.Popen(words, env=variables, executable=words[0])
         except OSError as error:
-            raise click.UsageError(f"{words[0]}: {error.strerror}") from None
+            raise CannotRunError(words[0], error) from None
         for number in early:
             child.send_signal(number)
         status = child.wait()
@@ -168,7 +173,7 @@ def _show(folder: Path, status: int, join: bool) -> int:
         )
         if status != 0:
             why = f"CMD ended with status {status}, see its output above"
-        click.echo(f"weft: nothing was recorded in {folder}: {why}", err=True)
+        click.echo(f"weft: nothing was recorded: {why}", err=True)
     _show_losses(folder, found)
     failed = found.lost or (found.cut and found.is_full)
     return 1 if failed and status == 0 else 0
