@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Also for programs that tests start (bench/lib/built.py).
     os.environ["CMAKE_BINARY_DIR"] = str(Path(config.getoption("--build-tree")).resolve())
+    # readline, which pytest imports, sets the width of a terminal for all children, but not in
+    # os.environ; commands that tests start would take it as that of their tables.
+    with suppress(ImportError):
+        import readline  # noqa: F401
+    for name in ("COLUMNS", "LINES"):
+        os.unsetenv(name)
     # Hypothesis measures the time of each example by default; a busy machine exceeds its limit.
     settings.register_profile("weft", deadline=None)
     settings.load_profile("weft")
