@@ -77,6 +77,18 @@ def test_docs__operators_need_no_checkout_for_a_block_of_commands() -> None:
             assert not OF_CHECKOUT.search(block), f"{name}: {block}"
 
 
+def test_docs__operators_need_no_file_of_the_repository_for_a_command_of_weft() -> None:
+    for name in sorted(OPERATORS):
+        for command in re.findall(r"`(weft [^`]*)`", (DOCS / name).read_text()):
+            assert not re.search(r"\b(examples|bench|tests)/|\.\./", command), f"{name}: {command}"
+
+
+def test_docs__the_map_says_which_links_need_the_repository() -> None:
+    head = (DOCS / "README.md").read_text().partition("\n| ")[0]
+    assert "files of the repository" in head
+    assert {f"{one}.md" for one in re.findall(r"[A-Z]{4,}", head)} == OPERATORS
+
+
 def test_docs__sections_say_that_their_commands_need_the_checkout() -> None:
     for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
         if page.parent == DOCS and page.name in DEVELOPERS:
