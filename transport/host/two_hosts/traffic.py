@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from transport import Connection, Device, Endpoint
+from transport import Connection, Device, Endpoint, Request
 from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import TOKEN_BYTES, PathFact, ProbeFacts, SideFacts, bytes_of
@@ -118,15 +118,18 @@ def send_for(connection: Connection, budget: Budget) -> int:
     return int((sent + IN_FLIGHT) * MESSAGE_BYTES / took_s)
 
 
-def receive_all(connection: Connection, budget: Budget) -> None:
-    """Takes messages until a short one says that it was the last."""
+def receive_all(connection: Connection, budget: Budget) -> Request:
+    """Takes messages until a short one says that it was the last.
+
+    Returns the receive that the next message completes: others are still posted.
+    """
     buffers = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
     requests = [connection.irecv_into(buffer) for buffer in buffers]
     while True:
         for at, buffer in enumerate(buffers):
             # The first message may come as late as the other end's probes of its paths end.
             if requests[at].wait(budget.left_s(WAIT_S + PATHS_S)) < MESSAGE_BYTES:
-                return
+                return requests[(at + 1) % IN_FLIGHT]
             requests[at] = connection.irecv_into(buffer)
 
 
@@ -199,10 +202,13 @@ def measure(
             await_receiver(connection, budget)
         else:
             connection.send(READY, timeout_s=budget.left_s(WAIT_S + PATHS_S))
-            receive_all(connection, budget)
+            after = receive_all(connection, budget)
         rate = send_for(connection, budget)
         if sends_first:
             receive_all(connection, budget)
+            connection.send(READY, timeout_s=budget.left_s(WAIT_S))
+        else:  # closes the connection next, which would fail receives that have not begun
+            after.wait(budget.left_s(WAIT_S))
     except TimedOutError:
         failed = "messages did not get through in time"
     except WeftError as error:
