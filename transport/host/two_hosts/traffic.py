@@ -21,6 +21,7 @@ SEND_S = 1.0
 PATHS_S = 15.0  # in which each path has been probed several times
 WAIT_S = 15.0  # longest wait for one message
 POLL_S = 0.05
+RECOVER_S = 3.0
 
 
 def paths_to(endpoint: Endpoint, connection: Connection) -> tuple[int, tuple[PathFact, ...]]:
@@ -167,12 +168,20 @@ def with_ports(
 def _still_usable(
     endpoint: Endpoint, connection: Connection, paths: tuple[PathFact, ...]
 ) -> tuple[PathFact, ...]:
-    """The paths, of which those that died under load are down. Round trips stay as they were."""
-    down = {
-        (one.engine, one.path)
-        for one in paths_to(endpoint, connection)[1]
-        if not one.usable and one.rtt_ns > 0
-    }
+    """The paths, of which those that died under load are down. Round trips stay as they were.
+
+    A path that load only delayed answers a probe within RECOVER_S.
+    """
+    end_s = time.monotonic() + RECOVER_S
+    while True:
+        down = {
+            (one.engine, one.path)
+            for one in paths_to(endpoint, connection)[1]
+            if not one.usable and one.rtt_ns > 0
+        }
+        if not down or not alive(connection) or time.monotonic() > end_s:
+            break
+        time.sleep(POLL_S)
     return tuple(replace(one, usable=(one.engine, one.path) not in down) for one in paths)
 
 
