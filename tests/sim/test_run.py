@@ -309,12 +309,14 @@ def test_cli__the_default_is_shown_beside_the_policy(tmp_path: Path) -> None:
 
 
 def test_cli__the_page_shows_what_the_first_run_prints() -> None:
-    command = "weft sim first --policy examples/my_policy.py"
+    """The page has a copy of the example in the reader's folder."""
+    command = "weft sim first --policy my_policy.py"
     page = (ROOT / "docs" / "SIMULATOR.md").read_text()
     shown = page.partition(f"$ {command}\n")[2].partition("```")[0].splitlines()
-    printed = weft(*command.split()[2:]).stdout.splitlines()
+    printed = weft("first", "--policy", "examples/my_policy.py").stdout
+    lines = printed.replace("examples/my_policy.py", "my_policy.py").splitlines()
     assert len(shown) == 6
-    for line, whole in zip(shown, printed, strict=False):
+    for line, whole in zip(shown, lines, strict=False):
         assert whole.startswith(line)
 
 
