@@ -21,7 +21,7 @@ LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
 # Paths fail, as those of a link that is down, if they became unusable once for this many lost
 # segments: nothing comes back that would tell of a loss but a timeout. Of the paths of a full queue
 # one becomes unusable for 50 lost segments or more.
-LOST_FOR_A_FAILURE = 20
+LOST_FOR_A_FAILURE = 14
 LOSSES_WINDOW_MIN = 4  # a time window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
@@ -151,9 +151,9 @@ def rarely_lossy(seen: Seen) -> Finding | None:
     least = LOSS_RATE_MIN if seen.facts.simulated else HOST_LOSS_RATE
     if rate < least or alone < SINGLY_MIN * every_one or often < RANDOM_WINDOWS:
         return None
-    if rate < SINGLY_CONTRAST * other_rate or _queued(
-        paths, slice(0, len(paths.lost)), mine, lost > 0
-    ):
+    # Flows that meet in front of a receiver fill its queue.
+    contrast = SINGLY_CONTRAST * (2 if place.side == "receive" else 1)
+    if rate < contrast * other_rate or _queued(paths, slice(0, len(paths.lost)), mine, lost > 0):
         return None
     text = _evidence_of_losses(place, lost[mine], sent[mine], (rate, other_rate), False)
     windows = seen.windows

@@ -32,6 +32,9 @@ GROWN_MIN = 0.05  # a change by less than this share of an iteration is none
 DEVIATIONS, DEVIATIONS_OF_RANKS, DEVIATIONS_EACH = 4.0, 6.0, 3.0
 ABOVE_MIN = 0.95  # share of pairs of iterations, one of each part, of which the later is longer
 OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an iteration
+# With ranks that stepped up go those that did so by this part of it at the same moment, and take
+# longer than before in this share of pairs of iterations.
+ALIKE_SHARE, ALIKE_ABOVE_MIN = 0.5, 0.9
 CALM_SHARE = 0.03  # ranks whose own time grew by less are not
 CLEAR_SHARE = 0.9  # of the ranks, as many are clearly slower or clearly not
 PAIR_TIMES = 1.15  # a pair is slower if its messages take this many times as long
@@ -201,12 +204,13 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     steps = _steps_of(beside, known, usual_ns)
     # Beside the median, which a large group moves, only some of its ranks may have stepped up.
     group = _steps_at_once(own_times_of(facts, windows)[1:-1], known, usual_ns)
-    if set(steps) < set(group):
+    if group and set(steps) <= set(group):
         steps = group
     elif len(steps) > RISEN_MAX * len(known):
         return []
     if not steps:
         return []
+    _add_alike(own_times_of(facts, windows)[1:-1], known, steps)
     first = min(step[0] for step in steps.values()) + 1
     for one, step in _steps_of(beside, silent_of(facts), usual_ns).items():
         if abs(step[0] + 1 - first) <= SIDE_MIN:
@@ -243,6 +247,17 @@ def _steps_of(own: Array, ones: Array, usual_ns: float) -> dict[int, Step]:
     least, noise = OWN_SHARE * usual_ns, _noise_of(own)
     steps = ((one, change_of(own[:, one], least, noise)) for one in ones.tolist())
     return {one: step for one, step in steps if step is not None}
+
+
+def _add_alike(own: Array, known: Array, steps: dict[int, Step]) -> None:
+    """Adds the ranks that stepped up with the others, by less: when is known of these."""
+    at = int(np.median([step[0] for step in steps.values()]))
+    least = ALIKE_SHARE * float(np.median([high - low for _, low, high in steps.values()]))
+    early, late = own[:at, known], own[at:, known]
+    before, after = np.median(early, axis=0), np.median(late, axis=0)
+    above = (late[:, None] > early[None]).mean(axis=(0, 1)) >= ALIKE_ABOVE_MIN
+    for row in np.flatnonzero((after - before >= least) & above).tolist():
+        steps.setdefault(int(known[row]), (at, float(before[row]), float(after[row])))
 
 
 def _noise_of(own: Array) -> float:
