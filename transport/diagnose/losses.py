@@ -21,7 +21,7 @@ LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
 # Paths fail, as those of a link that is down, if they became unusable once for this many lost
 # segments: nothing comes back that would tell of a loss but a timeout. Of the paths of a full queue
 # one becomes unusable for 50 lost segments or more.
-LOST_FOR_A_FAILURE = 14
+LOST_FOR_A_FAILURE = 20
 LOSSES_WINDOW_MIN = 4  # a time window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
