@@ -438,16 +438,23 @@ def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None
     grown = grown[~np.isnan(grown)]
     if grown.size and float(np.median(grown)) > GROWN_RATIO:
         return True
-    lengths = np.array([len(one) for one in paths.links])
-    others = ~mine & ~np.isnan(rtt)
-    ratios = []
-    for at in seen.tolist():
-        alike = others & (paths.pair == paths.pair[at])
-        if not alike.any():
-            alike = others & (lengths == lengths[at])
-        if alike.any():
-            ratios.append(float(rtt[at] / np.median(rtt[alike])))
-    return bool(ratios) and float(np.median(ratios)) > QUEUED_RATIO
+    _, pair = np.unique(paths.pair, return_inverse=True)
+    length = np.array([len(one) for one in paths.links])
+    others = np.flatnonzero(~mine & ~np.isnan(rtt))
+    usual = _medians_by(pair, others, rtt)[seen]
+    usual = np.where(np.isnan(usual), _medians_by(length, others, rtt)[seen], usual)
+    ratios = (rtt[seen] / usual)[~np.isnan(usual)]
+    return bool(ratios.size) and float(np.median(ratios)) > QUEUED_RATIO
+
+
+def _medians_by(group: Array, rows: Array, values: Array) -> Array:
+    """[path] the median of the values of those of some paths that are of its group; NaN: none."""
+    order = rows[np.lexsort((values[rows], group[rows]))]
+    found, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
+    made = np.full(int(group.max(initial=-1)) + 1, np.nan)
+    middle = values[order[starts + (counts - 1) // 2]] + values[order[starts + counts // 2]]
+    made[found] = middle / 2
+    return made[group]
 
 
 def _longest_rtt(paths: Paths, span: slice) -> Array:
