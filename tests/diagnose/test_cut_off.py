@@ -88,6 +88,15 @@ def test_cut_off__of_two_ends_the_one_that_others_still_hear_works() -> None:
     assert not earlier.certain
 
 
+def test_cut_off__pairs_between_two_hosts_are_the_network_between_them() -> None:
+    facts = facts_with(*((a, b, "path_down") for a, b in ((0, 2), (2, 0), (1, 3), (3, 1))))
+    on = [replace(one, host=f"host{at // 2}") for at, one in enumerate(facts.processes)]
+    one = found_in(replace(facts, processes=tuple(on)))
+    assert (one.place.kind, one.place.name) == ("network", "the network between host0 and host1")
+    assert one.certain
+    assert not found_in(facts).certain  # four hosts
+
+
 def test_cut_off__two_that_complain_about_each_other_are_a_pair() -> None:
     one = found_in(facts_with((0, 1, "path_down"), (1, 0, "path_down")))
     assert (one.place.kind, one.place.ranks, one.certain) == ("pair", (0, 1), True)

@@ -131,6 +131,9 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     both = complains and one in accused
     if both and rest == peers and len(rest) == 1:
         return _dead_pair(facts, one, rest[0], since_ns)
+    hosts = _two_hosts(facts, list(found))
+    if both and rest and hosts:
+        return _dead_network(facts, hosts, sorted(others), since_ns)
     # The NIC of a process that others still hear works.
     works = _heard_later(facts, found)
     if len(rest) == 1 and one not in works and rest[0] in works:
@@ -138,6 +141,30 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     # Several that cannot reach it, although it ran, are as good as both ends of one pair.
     ran = one in accused and len(peers) > 1
     return _dead_nic(facts, one, peers, rest, since_ns, both=both, ran=ran)
+
+
+def _two_hosts(facts: Facts, pairs: list[Pair]) -> tuple[str, ...]:
+    """The hosts of some pairs, if each has its ends on the same two."""
+    hosts = {frozenset(facts.processes[end].host for end in pair) for pair in pairs}
+    (first, *more) = hosts
+    return tuple(sorted(first)) if not more and len(first) == 2 else ()
+
+
+def _dead_network(facts: Facts, hosts: tuple[str, ...], ends: list[int], since_ns: int) -> Finding:
+    ranks = tuple(facts.processes[one].rank for one in ends)
+    return Finding(
+        "communication_hang",
+        Place("network", f"the network between {hosts[0]} and {hosts[1]}", ranks),
+        since_ns,
+        facts.end_ns,
+        0.9,
+        True,
+        f"All paths between {hosts[0]} and {hosts[1]} fail, and both ends of several pairs say "
+        f"so ({_names(facts, ends)}).",
+        TIMEOUT_QUERY,
+        "See what changed on these hosts and between them: a firewall, a link, a switch. weft "
+        "doctor --serve and --peer test it.",
+    )
 
 
 def _heard_later(facts: Facts, found: dict[Pair, int]) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from transport.diagnose import calls, hang, losses, recurring, slower, stragglers
+from transport.diagnose import calls, hang, losses, peers, recurring, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.baseline import Baseline, baseline_of, slower_than
 from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
@@ -15,7 +15,6 @@ from transport.diagnose.finding import Finding, graded
 from transport.diagnose.initialization import initialization_hangs
 from transport.diagnose.measures import lateness_of
 from transport.diagnose.outage import outage
-from transport.diagnose.peers import slower_than_peers
 from transport.diagnose.reported import reported, stacks_of, with_stack
 from transport.diagnose.settings import Settings
 from transport.diagnose.slowness import OF_DELAYS, broken_link, slowness
@@ -39,6 +38,7 @@ OF_MESSAGES = {
     "ON s.process = r.process AND s.posted_ns >= r.end_ns WHERE s.sends GROUP BY ALL "
     "ORDER BY pause_ns DESC",
 }
+OF_MESSAGES |= dict.fromkeys((slower.QUERY, peers.QUERY), OF_MESSAGES[stragglers.LATE_QUERY])
 # The same for traces of PyTorch's profiler, which have kernels and no messages.
 OF_KERNELS = {
     stragglers.LATE_QUERY: "SELECT o.process, o.comm, o.function, o.sequence, "
@@ -215,6 +215,9 @@ def _with_late_ranks(
     if all(_is_minor(one) for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
         late = [stragglers.delayed_by_losses(facts, one) for one in late]
+        # Of a trace that was cut off, what is missing looks like time that ranks took.
+        whole = all(one.whole for one in facts.processes)
+        late = [graded(one, one.certain and whole) for one in late]
         if any(one.certain for one in late):
             found = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in found]
         found = [*late, *found]
@@ -259,7 +262,7 @@ def _late_ranks(facts: Facts, iterations: Windows, absent: Collection[int]) -> l
     absent: ranks without a trace, whose last calls are not known well enough for a lasting change.
     """
     windows = judged_windows_of(facts)
-    found = slower.risen_ranks(facts, windows) or slower_than_peers(facts, windows)
+    found = slower.risen_ranks(facts, windows) or peers.slower_than_peers(facts, windows)
     found = [one for one in found if not set(one.place.ranks) & set(absent)]
     if found:
         return found

@@ -268,7 +268,8 @@ def _finding(facts: Facts, windows: Windows, gap: Gap, once: bool) -> Finding:
         shared(0.9, place) if certain else 0.6 if gap.proven else 0.5,
         certain,
         _evidence(facts, gap),
-        QUERY.format(gap.from_ns, gap.to_ns),
+        # A process notices that it was stopped a moment after its first record.
+        QUERY.format(gap.from_ns, gap.until_ns),
         advice,
         lost_ns=gap.lasted_ns,
         more={"state": "went on"},
