@@ -376,7 +376,13 @@ def test_examples__ring_all_reduce(module: str) -> None:
 def test_examples__ring_of_hosts() -> None:
     """A ring of one host, which sends to itself."""
     done = run(
-        "examples.ring_of_hosts", "127.0.0.1", "--seconds", "0.3", "--port", "7411", "--open"
+        "transport.examples.ring_of_hosts",
+        "127.0.0.1",
+        "--seconds",
+        "0.3",
+        "--port",
+        "7411",
+        "--open",
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert " MB/s to 127.0.0.1: udp, " in done.stdout

@@ -1,6 +1,7 @@
 """Sends as fast as it can to the next host of a ring, and receives from the host before.
 
-Run it on each host, as in docs/PLANNING.md: python -m examples.ring_of_hosts --open 10.1.0.2
+Run it on each host, as in docs/PLANNING.md:
+python -m transport.examples.ring_of_hosts --open 10.1.0.2
 """
 
 import threading
