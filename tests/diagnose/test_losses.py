@@ -7,9 +7,11 @@ import pytest
 from tests.diagnose.support import as_real, traced
 from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.losses import lossy_network
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
+from transport.diagnose.report import told_of
 from transport.diagnose.seen import Seen
 from transport.diagnose.settings import Settings
 from transport.diagnose.windows import windows_of
@@ -56,3 +58,16 @@ def test_losses__of_a_real_network_all_the_time_are_a_finding(
     assert (found.kind, found.place.kind, found.certain) == (kind, "network", True)
     paths.lost[windows.count // 3 :] = 0  # a burst at the start is none
     assert lossy_network(seen) is None
+
+
+def test_report__shows_two_suspicions_of_each_class_and_all_findings() -> None:
+    def made(kind: str, certain: bool) -> Finding:
+        return Finding(kind, Place("nic", "NIC"), 0, 1, 0.6, certain, "", "", "")
+
+    every = [made("congestion", False)] * 4 + [made("network_loss", False)]
+    every += [made("congestion", True)] * 3
+    shown = [(one.kind, one.certain) for one in told_of(every)]
+    assert (
+        shown
+        == [("congestion", False)] * 2 + [("network_loss", False)] + [("congestion", True)] * 3
+    )

@@ -291,8 +291,11 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     if found.answer is not Answer.FOUND:
         click.echo(f"{found.answer.value}: {report.looked_at(found)}")
         click.echo("\n".join(report.reasons_of(found)))
-    for one in found.findings:
+    shown = report.told_of(found.findings)
+    for one in shown:
         click.echo("\n".join(report.lines_of(one, str(folder))))
+    if left_out := len(found.findings) - len(shown):
+        click.echo(f"and {left_out} suspicion{'s' * (left_out > 1)} like these: see --json")
     if found.answer is Answer.FOUND:
         click.echo(f"looked at: {report.looked_at(found)}")
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -16,6 +18,7 @@ from transport.diagnose.waits import Waits
 from transport.ground.text import printable
 from transport.ground.units import percent, time_text
 
+SUSPICIONS_MAX = 2  # of one class that are shown
 # What leaves nothing in traces, logs and dumps (docs/DIAGNOSIS.md, What is not seen).
 NOT_SEEN = ("NaN or Inf in the data", "silent data corruption")
 
@@ -62,6 +65,20 @@ def _moment(ns: int) -> str:
     if ns < SIMULATED_NS_MAX:
         return time_text(ns)
     return f"{datetime.fromtimestamp(ns / 1e9).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def told_of(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings to show: all certain ones, and the first SUSPICIONS_MAX of each class.
+
+    Where queues overflow, each part of a job has a suspicion of its own.
+    """
+    count = Counter[str]()
+    shown = []
+    for one in findings:
+        count[one.kind] += not one.certain
+        if one.certain or count[one.kind] <= SUSPICIONS_MAX:
+            shown.append(one)
+    return shown
 
 
 def lines_of(one: Finding, folder: str) -> list[str]:
