@@ -282,6 +282,8 @@ def test_import__survives_any_values(tmp_path: Path) -> None:
         with open_store(tmp_path / f"{at}") as store:
             matrix_of(store)
             profile_of(store)
+            ((processes,),) = store.rows("SELECT count(*) FROM processes")
+        assert processes == len(names)  # no file is lost by a strange value
 
 
 def test_import__survives_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,8 @@ def judged(
     if settings.use_paths and not any(one.certain for one in found):
         once = outage(facts, windows)
         found = found if once is None else [once, *found]
-    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, still_ns)
+    paused_ns = 0 if any(one.certain for one in found) else still_ns
+    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, paused_ns)
     unexplained = ""
     if not any(one.certain for one in found):
         base = settings.baseline
@@ -185,14 +186,13 @@ def judged(
         elif unexplained:
             notes = [*notes, UNEXPLAINED]
             unexplained = ""
-    incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
         tuple(_in_order(facts, found)),
         windows.count,
         windows.usual_ns,
         len(facts.processes),
         tuple(notes),
-        incomplete=incomplete,
+        incomplete=sum(not one.whole for one in facts.processes),
         unexplained=unexplained,
         evidence=evidence,
     )
@@ -214,14 +214,19 @@ def _with_late_ranks(
     for more; a straggler with the other ranks that became slower with it."""
     if all(_is_minor(one) for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
-        late = [stragglers.delayed_by_losses(facts, one) for one in late]
-        # Of a trace that was cut off, what is missing looks like time that ranks took.
-        whole = all(one.whole for one in facts.processes)
-        late = [graded(one, one.certain and whole) for one in late]
+        late = [_doubted_of_ranks(facts, one) for one in late]
         if any(one.certain for one in late):
             found = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in found]
         found = [*late, *found]
     return _widened(facts, found)
+
+
+def _doubted_of_ranks(facts: Facts, one: Finding) -> Finding:
+    """A finding of the whole trace about ranks; as a suspicion if losses may delay them, or if a
+    trace was cut off, of which what is missing looks like time that ranks took."""
+    whole = all(each.whole for each in facts.processes)
+    one = stragglers.delayed_by_losses(facts, one)
+    return graded(one, one.certain and (whole or one.kind != "non_communication_slow"))
 
 
 def _widened(facts: Facts, found: list[Finding]) -> list[Finding]:
@@ -295,7 +300,7 @@ def _as_a_whole(
         return [], slower.unsteady(facts, windows) if complete else ""
     group = slower.slower_group(facts, windows, slowdown, absent)
     group = group or slower.slower_place(facts, windows, slowdown)
-    more = [] if group is None else [stragglers.delayed_by_losses(facts, group)]
+    more = [] if group is None else [_doubted_of_ranks(facts, group)]
     if any(one.certain for one in more):
         return more, ""
     return more, slower.text_of(facts, windows, slowdown)

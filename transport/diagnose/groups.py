@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import places
+from transport.diagnose.chance import stepped_up
 from transport.diagnose.finding import Finding
 from transport.diagnose.own_times import own_beside
 from transport.diagnose.peers import always_slower
@@ -71,8 +72,6 @@ def _risen_with(seen: Seen, mine: int) -> Array:
         return made
     at, low, high = step
     # When it stepped up is known, so a lesser step of another rank is as clear.
-    early, late = beside[:at, known], beside[at:, known]
-    grown = np.median(late, axis=0) - np.median(early, axis=0) >= RISEN_SHARE * (high - low)
-    above = (late[:, None] > early[None]).mean(axis=(0, 1)) >= ABOVE_MIN
-    made[known] = grown & above
+    least = RISEN_SHARE * (high - low)
+    made[known] = stepped_up(beside[:at, known], beside[at:, known], least, ABOVE_MIN)
     return made

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.alone import LASTING, RECENT
-from transport.diagnose.chance import CHANCE_MAX, at_least
+from transport.diagnose.chance import CHANCE_MAX, at_least, deviation_of
 from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, rates_of
 from transport.diagnose.paths import GROWN_RATIO, Paths
@@ -201,10 +201,8 @@ def _costs_nothing(seen: Seen, span: slice) -> bool:
     before, now = lengths[: max(span.start - 1, 0)], lengths[max(span.start - 1, 0) : span.stop - 1]
     if len(before) < HISTORY_MIN or not len(now):
         return False
-    # The deviation of a normal distribution is 1 / 0.954 of the median of successive differences.
-    varies = float(np.median(np.abs(np.diff(before)))) / 0.954
     usual = float(np.quantile(before, QUICKER))
-    return float(np.median(now)) < usual + max(COST_MIN * usual, VARIES * varies)
+    return float(np.median(now)) < usual + max(COST_MIN * usual, VARIES * deviation_of(before))
 
 
 def _lost_share(seen: Seen, span: slice, pairs: Array) -> float:

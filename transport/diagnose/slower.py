@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import places
+from transport.diagnose.chance import deviation_of, stepped_up
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, shared
 from transport.diagnose.measures import windows_of_edges
@@ -244,7 +245,7 @@ Step = tuple[int, float, float]
 
 def _steps_of(own: Array, ones: Array, usual_ns: float) -> dict[int, Step]:
     """Those of some ranks whose own time stepped up, and how."""
-    least, noise = OWN_SHARE * usual_ns, _noise_of(own)
+    least, noise = OWN_SHARE * usual_ns, deviation_of(own)
     steps = ((one, change_of(own[:, one], least, noise)) for one in ones.tolist())
     return {one: step for one, step in steps if step is not None}
 
@@ -254,18 +255,9 @@ def _add_alike(own: Array, known: Array, steps: dict[int, Step]) -> None:
     at = int(np.median([step[0] for step in steps.values()]))
     least = ALIKE_SHARE * float(np.median([high - low for _, low, high in steps.values()]))
     early, late = own[:at, known], own[at:, known]
-    before, after = np.median(early, axis=0), np.median(late, axis=0)
-    above = (late[:, None] > early[None]).mean(axis=(0, 1)) >= ALIKE_ABOVE_MIN
-    for row in np.flatnonzero((after - before >= least) & above).tolist():
-        steps.setdefault(int(known[row]), (at, float(before[row]), float(after[row])))
-
-
-def _noise_of(own: Array) -> float:
-    """The deviation of a usual rank's own time in an iteration, by differences of successive ones,
-    which a step does not change. That of a normal distribution is 1 / 0.954 of their median."""
-    if len(own) < 2 or np.isnan(own).all():
-        return 0.0
-    return float(np.nanmedian(np.abs(np.diff(own, axis=0)))) / 0.954
+    for row in np.flatnonzero(stepped_up(early, late, least, ALIKE_ABOVE_MIN)).tolist():
+        step = (at, float(np.median(early[:, row])), float(np.median(late[:, row])))
+        steps.setdefault(int(known[row]), step)
 
 
 def _steps_at_once(own: Array, known: Array, usual_ns: float) -> dict[int, Step]:
