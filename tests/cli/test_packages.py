@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -75,37 +75,49 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("given", NEEDS)
-def test_packages__one_message_names_all_extras(
-    given: str,
+Tried = Callable[[str, set[str]], tuple[int, str]]
+OPTIONAL = {module for modules in MODULES.values() for module in modules}
+
+
+@pytest.fixture
+def tried(
     trace: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    hide(monkeypatch, {module for modules in MODULES.values() for module in modules})
-    assert invoke(words(given, trace, tmp_path)) == (2 if given.startswith("diagnose") else 1)
-    said = capsys.readouterr().err
+) -> Tried:
+    """Runs a command line without some modules; its status, and what it printed."""
+
+    def run(given: str, missing: set[str]) -> tuple[int, str]:
+        hide(monkeypatch, missing)
+        status = invoke(words(given, trace, tmp_path))
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return run
+
+
+# The others of these serve until a signal, or need a cluster.
+ENDING = [
+    one
+    for one in NEEDS
+    if ("," in NEEDS[one] or "html" in one) and "--live" not in one and "--dask" not in one
+]
+
+
+@pytest.mark.parametrize("given", NEEDS)
+def test_packages__one_message_names_all_extras(given: str, tried: Tried) -> None:
+    status, said = tried(given, OPTIONAL)
+    assert status == (2 if given.startswith("diagnose") else 1)
     assert NAMED.findall(said) == [NEEDS[given]], said
 
 
-@pytest.mark.parametrize("given", [one for one in NEEDS if "," in NEEDS[one] or "html" in one])
-def test_packages__what_the_message_names_is_enough(
-    given: str,
-    trace: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    if "--live" in given or "--dask" in given:
-        pytest.skip("serves until a signal, or needs a cluster")
+@pytest.mark.parametrize("given", ENDING)
+def test_packages__what_the_message_names_is_enough(given: str, tried: Tried) -> None:
     brought = {module for one in NEEDS[given].split(",") for module in MODULES[one]}  # type: ignore[index]
     if absent(brought - {"ziglang"}):
         pytest.skip("the packages are not installed here")
-    hide(monkeypatch, {module for modules in MODULES.values() for module in modules} - brought)
-    invoke(words(given, trace, tmp_path))
-    said = capsys.readouterr()
-    assert not NAMED.search(said.out + said.err), said
+    assert not NAMED.search(said := tried(given, OPTIONAL - brought)[1]), said
 
 
 def options(command: click.Command, path: str = "") -> Iterator[tuple[str, str]]:
