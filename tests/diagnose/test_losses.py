@@ -11,7 +11,7 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.losses import lossy_network
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.report import told_of
+from transport.diagnose.report import findings_to_show
 from transport.diagnose.seen import Seen
 from transport.diagnose.settings import Settings
 from transport.diagnose.windows import windows_of
@@ -66,7 +66,7 @@ def test_report__shows_two_suspicions_of_each_class_and_all_findings() -> None:
 
     every = [made("congestion", False)] * 4 + [made("network_loss", False)]
     every += [made("congestion", True)] * 3
-    shown = [(one.kind, one.certain) for one in told_of(every)]
+    shown = [(one.kind, one.certain) for one in findings_to_show(every)]
     assert (
         shown
         == [("congestion", False)] * 2 + [("network_loss", False)] + [("congestion", True)] * 3

@@ -291,7 +291,7 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     if found.answer is not Answer.FOUND:
         click.echo(f"{found.answer.value}: {report.looked_at(found)}")
         click.echo("\n".join(report.reasons_of(found)))
-    shown = report.told_of(found.findings)
+    shown = report.findings_to_show(found.findings)
     for one in shown:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if left_out := len(found.findings) - len(shown):

@@ -173,8 +173,8 @@ def judged(
     if settings.whole:
         found = _with_late_ranks(wider, windows, ranks, found)
     if settings.use_paths and not any(one.certain for one in found):
-        once = outage(facts, windows)
-        found = found if once is None else [once, *found]
+        cut = outage(facts, windows)
+        found = found if cut is None else [cut, *found]
     paused_ns = 0 if any(one.certain for one in found) else still_ns
     evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, paused_ns)
     unexplained = ""

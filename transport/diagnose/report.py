@@ -67,7 +67,7 @@ def _moment(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns / 1e9).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
-def told_of(findings: Sequence[Finding]) -> list[Finding]:
+def findings_to_show(findings: Sequence[Finding]) -> list[Finding]:
     """The findings to show: all certain ones, and the first SUSPICIONS_MAX of each class.
 
     Where queues overflow, each part of a job has a suspicion of its own.

@@ -143,7 +143,7 @@ def _slow_places(times: _Times, groups: list[_Group]) -> list[_Slow]:
                 one = alike[at]
                 if times.carried[one.paths].sum() > LOADED * load:
                     continue
-                slow = _beside(times, length, alike, one)
+                slow = _slow_beside(times, length, alike, one)
                 if slow is None:
                     continue
                 name = one.place.name
@@ -152,7 +152,7 @@ def _slow_places(times: _Times, groups: list[_Group]) -> list[_Slow]:
 
 
 def _stands_alone(times: _Times, one: _Slow, slow: list[_Slow]) -> bool:
-    """Whether a place is slow without the paths of each other slow place, too, if it has others."""
+    """Whether a place is still slow without the paths that it shares with another slow place."""
     for other in slow:
         rest = np.setdiff1d(one.group.paths, other.group.related)
         known = rest[~np.isnan(times.rtt_ns[rest])]
@@ -167,7 +167,7 @@ def _level(rtt_ns: Array) -> float:
     return float(np.quantile(rtt_ns, QUICKER)) if len(rtt_ns) >= PATHS_MIN else np.nan
 
 
-def _beside(times: _Times, length: int, alike: list[_Group], one: _Group) -> _Slow | None:
+def _slow_beside(times: _Times, length: int, alike: list[_Group], one: _Group) -> _Slow | None:
     """How slow a place is beside all others, without the paths that it slows; None: it is not."""
     related = np.zeros(len(times.length), bool)
     related[one.related] = True
@@ -191,7 +191,7 @@ def _first(slow: list[_Slow]) -> tuple[_Slow, tuple[str, ...]]:
     nics = [one for one in slow if one.group.place.kind == "nic"]
 
     def of_a_nic(link: _Slow) -> bool:
-        """Whether its paths all go to a slow NIC, as do others, which are slow without it."""
+        """Whether all its paths go to one slow NIC, which other paths reach as well."""
         return any(
             len(link.group.paths) < len(one.group.paths)
             and np.isin(link.group.paths, one.group.paths).all()

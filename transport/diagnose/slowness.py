@@ -58,7 +58,9 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
             found = _judged(seen, at, settings.rule, stopped)
             if found is not None:
                 _merge(merged, found)
-        merged = [stragglers.delayed_by_losses(facts, one) for one in _beside(seen, merged)]
+        merged = [
+            stragglers.delayed_by_losses(facts, one) for one in _with_unlike_places(seen, merged)
+        ]
         for rule in (flapping, losses.rarely_lossy, losses.lossy_network):
             over_all = None if any(one.certain for one in merged) else rule(seen)
             if over_all is not None:
@@ -88,7 +90,7 @@ def _broken(seen: Seen) -> Finding | None:
     return dead_link(seen) or failing_link(seen)
 
 
-def _beside(seen: Seen, merged: list[Finding]) -> list[Finding]:
+def _with_unlike_places(seen: Seen, merged: list[Finding]) -> list[Finding]:
     """The findings, and those of links and NICs that differ from all others like them."""
     slowest = long_round_trips(seen)
     known = (one for one in merged if one.certain and one.kind in OF_DELAYS)
