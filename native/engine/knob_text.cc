@@ -10,7 +10,7 @@
 namespace weft::engine {
 namespace {
 
-constexpr std::string_view kOutOfRange = "out of range";
+constexpr std::string_view kOutOfRange = "out of range", kNoUnit = "not a whole number with a known unit";
 
 struct Unit {
   std::string_view name;
@@ -69,8 +69,7 @@ std::string_view read_value(const std::string& text, const IntegerRange& range, 
   if (code == std::errc::result_out_of_range) return kOutOfRange;
   if (code != std::errc()) return "not a whole number";
   const std::int64_t factor = factor_of(range.unit, {stop, static_cast<std::size_t>(end - stop)});
-  if (factor == 0)
-    return range.unit == "ns" || range.unit == "bytes" ? "not a whole number with a known unit" : "not a whole number";
+  if (factor == 0) return range.unit == "ns" || range.unit == "bytes" ? kNoUnit : "not a whole number";
   if (__builtin_mul_overflow(value, factor, &value)) return kOutOfRange;
   if ((value < range.low || value > range.high) && !(range.zero && value == 0)) return kOutOfRange;
   *out = value;
@@ -141,6 +140,17 @@ std::string written(double value) {
 std::string written(const IntegerRange& range) {
   const std::string both = written(range.low, range.unit) + ".." + written(range.high, range.unit);
   return range.zero && range.low > 0 ? "0 or " + both : both;
+}
+
+std::string unit_hint(const std::string& text, const IntegerRange& range, std::string_view why) {
+  const bool time = range.unit == "ns", size = range.unit == "bytes";
+  if ((!time && !size) || text.empty()) return {};
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const std::string units = time ? "ns, us, ms, s, min or h" : "B, KiB, MiB or GiB";
+  if (why == kOutOfRange && std::all_of(text.begin(), text.end(), is_digit)) {
+    return "; " + text + " without a unit is " + text + " " + std::string(range.unit) + ": give " + units;
+  }
+  return why == kNoUnit && is_digit(text[0]) ? "; units: " + units : std::string();
 }
 
 }  // namespace weft::engine

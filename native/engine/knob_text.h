@@ -40,4 +40,8 @@ std::string written(std::int64_t value, std::string_view unit);
 std::string written(double value);
 std::string written(const IntegerRange& range);
 
+// What a refusal of `text` should add about units, such as "; 30 without a unit is 30 ns: give ns, us, ms, s, min or
+// h". Empty if units are not what the text lacks.
+std::string unit_hint(const std::string& text, const IntegerRange& range, std::string_view why);
+
 }  // namespace weft::engine

@@ -43,6 +43,13 @@ Status judged(std::string_view why, std::string_view field, const std::string& g
   return Status::invalid_argument;
 }
 
+// Reads an integer. `key`: the setting's key with "=", if it has keys.
+Status read_integer(const std::string& text, const IntegerRange& range, std::string_view field, const std::string& key,
+                    std::int64_t* out, std::string* error) {
+  const std::string_view why = read_value(text, range, out);
+  return judged(why, field, key + text, key + written(range) + unit_hint(text, range, why), error);
+}
+
 std::string_view read_choice(const std::string& text, std::string_view words, std::int32_t* out) noexcept {
   std::size_t number = 0;
   const std::string_view why = read_value(text, words, &number);
@@ -69,11 +76,8 @@ Status set_key(Knobs* knobs, std::string_view group, const std::string& key, con
     knobs->field = text;                                    \
     return Status::ok;                                      \
   }
-#define WEFT_KEY_INTEGER(group_, key_, field, unit, value, low, high, zero, sentence)                       \
-  if (WEFT_IS(group_, key_)) {                                                                              \
-    const IntegerRange range{unit, low, high, zero};                                                        \
-    return judged(read_value(text, range, &knobs->field), group, given, #key_ "=" + written(range), error); \
-  }
+#define WEFT_KEY_INTEGER(group_, key_, field, unit, value, low, high, zero, sentence) \
+  if (WEFT_IS(group_, key_)) return read_integer(text, {unit, low, high, zero}, group, #key_ "=", &knobs->field, error);
 #define WEFT_KEY_REAL(group_, key_, field, unit, value, low, high, sentence) \
   if (WEFT_IS(group_, key_))                                                 \
     return judged(read_value(text, low, high, &knobs->field), group, given, #key_ "=" + range_text(low, high), error);
@@ -265,11 +269,8 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
     knobs->field = text;                                  \
     return Status::ok;                                    \
   }
-#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence)             \
-  if (is_named(name, #field)) {                                                                 \
-    const IntegerRange range{unit, low, high, zero};                                            \
-    return judged(read_value(text, range, &knobs->field), #field, text, written(range), error); \
-  }
+#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence) \
+  if (is_named(name, #field)) return read_integer(text, {unit, low, high, zero}, #field, "", &knobs->field, error);
 #define WEFT_KNOB_REAL(field, who, unit, value, low, high, wild, sentence) \
   if (is_named(name, #field))                                              \
     return judged(read_value(text, low, high, &knobs->field), #field, text, range_text(low, high), error);

@@ -4,7 +4,6 @@ The knobs are declared and parsed in native code.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,20 +29,8 @@ KnobWord = str | int | float | bool | os.PathLike[str]
 KnobValue = KnobWord | Mapping[str, KnobWord]
 
 
-# A refused value, as the native parser says it; the value has its key if the knob has keys.
-REFUSED = re.compile(r"\w+=(?:\w+=)?(?P<value>.*): (?P<why>[^:;]+); allowed: (?P<allowed>[^;]*)")
-# What the ends of a range show of the unit -> the unit of a bare number, and all units.
-UNITS = {
-    r"\d(ns|us|ms|s|min|h)\b": ("ns", "ns, us, ms, s, min or h"),
-    r"\d(B|[KMG]iB)\b": ("bytes", "B, KiB, MiB or GiB"),
-}
-
-
 class KnobError(InvalidArgumentError):
-    """A knob is unknown or its value is invalid; the message is the native parser's, with units."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text + unit_hint(text))
+    """A knob is unknown or its value is invalid; the message is the native parser's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +59,6 @@ class KnobRow:
     wild: str
     sentence: str
     keys: tuple[KeyRow, ...]
-
-
-def unit_hint(text: str) -> str:
-    """What a refusal lacks to say about units: that the value has none, or which there are."""
-    found = REFUSED.fullmatch(text)
-    if found is None or not found["value"][:1].isdigit():
-        return ""
-    for shown, (unit, units) in UNITS.items():
-        if not re.search(shown, found["allowed"]):
-            continue
-        if found["value"].isdigit() and found["why"] == "out of range":
-            return f"; {found['value']} without a unit is {found['value']} {unit}: give {units}"
-        return f"; units: {units}" if found["why"].startswith("not a whole number") else ""
-    return ""
 
 
 def table() -> list[KnobRow]:

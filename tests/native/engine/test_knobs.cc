@@ -47,7 +47,10 @@ TEST(knobs__a_value_out_of_range_names_knob_value_and_range) {
   CHECK_EQUAL(knobs.paths, 0);
   CHECK_EQUAL(error, "WEFT_PATHS=257: out of range; allowed: 0 or 1..256");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "100", &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "WEFT_SEGMENT_BYTES=100: out of range; allowed: 0 or 576B..65472B");
+  CHECK_EQUAL(error,
+              "WEFT_SEGMENT_BYTES=100: out of range; allowed: 0 or 576B..65472B; 100 without a unit is 100 bytes: give "
+              "B, KiB, MiB "
+              "or GiB");
   CHECK_EQUAL(set_knob(&knobs, "segment_bytes", "0", &error), Status::ok);
   CHECK_EQUAL(set_knob(&knobs, "engines", "-1", &error), Status::invalid_argument);
   CHECK_EQUAL(set_knob(&knobs, "engines", "99999999999999999999", &error), Status::invalid_argument);
@@ -148,7 +151,13 @@ TEST(knobs__a_refused_key_changes_none_of_its_setting) {
       {"peer_timeout", "dead=4s,stall=1us", "WEFT_PEER_TIMEOUT=stall=1us: out of range; allowed: stall=0 or 1ms..24h"},
       {"poll", "engine=0,caller=20", ""},
       {"poll", "engine=0,caller=20qs",
-       "WEFT_POLL=caller=20qs: not a whole number with a known unit; allowed: caller=0..1s"},
+       "WEFT_POLL=caller=20qs: not a whole number with a known unit; allowed: caller=0..1s; units: ns, us, ms, s, min "
+       "or "
+       "h"},
+      {"peer_timeout", "silence=30",
+       "WEFT_PEER_TIMEOUT=silence=30: out of range; allowed: silence=50ms..1h; 30 without a unit is 30 ns: give ns, "
+       "us, "
+       "ms, s, min or h"},
   };
   for (const auto& [knob, text, expected] : refused) {
     Knobs knobs;
