@@ -318,7 +318,10 @@ void bind_ways_in(py::module_& module) {
            py::arg("timeout_ns"))
       .def("close", &BoundListener::close, "Stops accepting; may be called on any thread, and again.")
       .def("trouble", &BoundListener::trouble,
-           "(status, text): why a connected peer could not be accepted in the last `within_ns`.", py::arg("within_ns"))
+           "(status, text): why a connected peer could not be accepted in the last `within_ns`. If the status is OK, "
+           "the "
+           "text names a peer that was refused in that time, and why; empty if none was.",
+           py::arg("within_ns"))
       .def("handle", &BoundListener::handle)
       .def("port", &BoundListener::port);
 }

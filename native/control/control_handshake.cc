@@ -42,6 +42,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 void ControlPlane::stranger(const ControlSocket& socket, const std::string& what) {
   if (socket.dialled()) return;  // not logged, because the failed dial reports the reason
   ++counters_.strangers_refused;
+  last_refusal_.set(engine::now_ns(), socket.peer_address + ": it " + what);
   stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
                     "dropped an unknown peer at the control port, " + socket.peer_address + ": it " + what +
                         " (counter strangers_refused)");
@@ -49,6 +50,7 @@ void ControlPlane::stranger(const ControlSocket& socket, const std::string& what
 
 void ControlPlane::refuse(ControlSocket* socket, std::uint64_t dial, Status status, const std::string& text) {
   refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, "refused " + socket->peer_address + ": " + text);
+  last_refusal_.set(engine::now_ns(), socket->peer_address + ": " + text);
   if (!socket->dialled() && socket->state() != ControlSocket::State::ready) ++counters_.strangers_refused;
   Refuse refusal;
   refusal.dial = dial;

@@ -20,6 +20,7 @@
 #include "native/control/flow_setup.h"
 #include "native/control/input_wait.h"
 #include "native/control/keyring.h"
+#include "native/control/last_refusal.h"
 #include "native/control/loop_share.h"
 #include "native/control/open_budget.h"
 #include "native/control/process_log.h"
@@ -46,7 +47,8 @@ class ControlPlane final : private engine::PeerWatch {
   // Returns the TCP port of a listener. An open listener has a port of its own, which the first call opens (0: it
   // cannot be opened); the others share the port that their handles name, one for each device.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
+  // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since. If
+  // ok, `text` names a peer that was refused in that time, and why; empty if there was none.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
   // Runs the loop in the control thread's place until the dial has finished, but at most for `timeout_ns` or 2 ms,
@@ -214,6 +216,7 @@ class ControlPlane final : private engine::PeerWatch {
   telemetry::ProcessCells& counters_;
   std::int64_t idle_check_ns_ = 0;
   engine::LogLimit stranger_log_, refusal_log_, exhausted_log_;
+  LastRefusal last_refusal_;
   ProcessLog process_log_;
   core::Trace trace_;  // reports events of peer processes to logs and recordings
 

@@ -333,8 +333,10 @@ void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
 }
 
 Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
+  const std::int64_t now_ns = engine::now_ns();
+  *text = last_refusal_.text(now_ns, within_ns);
   const std::lock_guard<std::mutex> lock(mutex_);
-  return accept_gate_.problem(engine::now_ns(), within_ns, text);
+  return accept_gate_.problem(now_ns, within_ns, text);
 }
 
 // Drops the oldest control socket that has sent no hello or whose session has no confirmed connection; a socket that

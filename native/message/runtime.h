@@ -140,7 +140,7 @@ class Listener {
   // The event happens when a connection can be accepted or the listener is destroyed.
   virtual std::shared_ptr<Event> event() const = 0;
   // Why the accept() of a peer's TCP connection failed in the last `within_ns`, for example for lack of descriptors;
-  // ok: none failed.
+  // ok: none failed; the text then names the peer that was last refused in that time, and why, if one was.
   virtual Status trouble(std::int64_t, std::string*) const { return Status::ok; }
 };
 

@@ -88,7 +88,6 @@ class Listener(AsyncCloses):
         self._endpoint = endpoint
         self._native: native.Listener | None = listener
         self._port = listener.port()
-        self._refused_before = endpoint.counters().strangers_refused
         self._handle = listener.handle()
 
     @property
@@ -168,15 +167,8 @@ class Listener(AsyncCloses):
             status, why = listener.trouble(int((timeout_s + TROUBLE_S) * 1e9))
             if status != OK:
                 return error_for(status, said, why)
-        refused = self._endpoint.counters().strangers_refused - self._refused_before
-        if refused > 0:
-            many = "1 peer was" if refused == 1 else f"{refused} peers were"
-            said += (
-                f"; {many} refused since the listener was opened, and the log says why (a peer "
-                "that dials host and port instead of the handle needs listen(open=True))"
-            )
-        else:  # refusals of known peers, as for lack of UDP ports, are in no counter
-            said += "; if this process refused a peer, its log says which and why"
+            if why:
+                said += f"; the last peer that was refused: {why}"
         return TimedOutError(said)
 
     def _wait(self, timeout_ns: int) -> None:
