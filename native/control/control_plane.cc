@@ -47,7 +47,7 @@ constexpr std::int64_t kAnswerNs = 1'000'000'000;
 // If a peer's first pong after a deadline is later than this, the peer process had been stopped: a running one gets a
 // ping at least every 250 ms.
 constexpr std::int64_t kLateAnswerNs = 350'000'000;
-// If a peer accepts a TCP connection but sends no hello for this long, this is logged once per session.
+// If a peer does not answer a dial for this long, this is logged; kStallLogNs later again.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
 // How long a peer that is refused for lack of descriptors may use the spare descriptor, which is needed to refuse the
 // next peer.
@@ -407,6 +407,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
       stalled = stalled || (kernel.established && kernel.answers);
     }
     if (stalled) tell_stalled(session, &dial, now_ns);
+    if (!stalled && !session->greeted) tell_no_answer(session, dial, now_ns);
     if (!late) continue;
     const bool waits = stalled || (session->greeted && !hears(*session, dial.begun_ns));
     const bool for_ever = knobs_->peer_stall_ns == 0;
@@ -458,6 +459,23 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
   engine::log(engine::LogLevel::warn, what + "; the dial has been waiting for " +
                                           std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
                                           " s (limit: WEFT_PEER_TIMEOUT=stall)");
+}
+
+// Logs that not even the peer's host answers. A refusal, or another error that the host's kernel reports, ends the dial
+// and is not logged here.
+void ControlPlane::tell_no_answer(Session* session, const DialState& dial, std::int64_t now_ns) {
+  if (session->no_answer_logged_ns >= 0 && now_ns - session->no_answer_logged_ns < kStallLogNs) return;
+  session->no_answer_logged_ns = now_ns;
+  std::string unused;
+  const std::string likely = datapath::reverse_path_problem(datapath::list_interfaces(&unused), dial.to);
+  const datapath::DeviceState& device = (*devices_)[session->device];
+  engine::log(engine::LogLevel::warn,
+              "no answer from " + session->name + " for " + std::to_string((now_ns - dial.begun_ns) / 1'000'000'000) +
+                  " s, dialled from " + device.info.name + " (" + device.info.address + "): " +
+                  (likely.empty() ? "a firewall drops TCP to this port, the address is wrong or leads over another "
+                                    "interface (WEFT_INTERFACES), or the host is down"
+                                  : likely) +
+                  "; still trying (weft doctor --serve and --peer test the way)");
 }
 
 // Ends open requests that the dialler has not confirmed within the handshake timeout. The dialler's process may have

@@ -92,6 +92,7 @@ class ControlPlane final : private engine::PeerWatch {
   void check_dials(std::int64_t now_ns);
   void tell_cause(const Session& session, DialState* dial);
   void tell_stalled(Session* session, DialState* dial, std::int64_t now_ns);
+  void tell_no_answer(Session* session, const DialState& dial, std::int64_t now_ns);
   void check_accepts(std::int64_t now_ns);
   void take_dials();
   void take_notices();
@@ -194,6 +195,7 @@ class ControlPlane final : private engine::PeerWatch {
   std::int64_t rtt_ns(const Session& session) const noexcept;
   // `heard_ns`: when the last reply of the peer process arrived; -1: never.
   void report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
+  void report_quiet(Session* session, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
   HealthLimits limits() const noexcept;

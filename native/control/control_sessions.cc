@@ -201,6 +201,7 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
 }
 
 void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns) {
+  if (session->health.condition() == Condition::quiet) report_quiet(session, now_ns);
   const std::int64_t stalled_ns = session->health.stalled_for_ns();
   if (session->health.condition() != Condition::stalled) {
     if (session->stall_ns >= 0 && session->health.condition() == Condition::well) {
@@ -220,6 +221,19 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
   }
   session->stall_logged_ns = now_ns;
   tell(core::ProcessEvent::Kind::stalled, *session, session->stall_ns);
+}
+
+// Logs that the peer process runs and answers here while none of its data arrives.
+void ControlPlane::report_quiet(Session* session, std::int64_t now_ns) {
+  if (session->quiet_logged_ns >= 0 && now_ns - session->quiet_logged_ns < kStallSayAgainNs) return;
+  session->quiet_logged_ns = now_ns;
+  engine::log(
+      engine::LogLevel::warn,
+      "no data arrives from " + session->name +
+          ", whose process answers on the control port: does a firewall, a route or the MTU stop the data paths (" +
+          datapath_->entry->title +
+          ")? weft doctor --serve and --peer test them; if this lasts, the connection ends "
+          "(WEFT_PEER_TIMEOUT=silence)");
 }
 
 // True if the session has been without connections for so long that it must end.

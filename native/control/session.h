@@ -71,6 +71,8 @@ struct Session {
   std::int64_t stall_ns = -1;              // since when the peer counts as stalled; -1: it does not
   std::int64_t stall_logged_ns = -1;       // when the stall was last logged
   std::int64_t dial_stall_logged_ns = -1;  // when it was last logged that dials wait for the stalled peer
+  std::int64_t no_answer_logged_ns = -1;   // when it was last logged that dials wait for any answer of the peer
+  std::int64_t quiet_logged_ns = -1;       // when it was last logged that no data arrives from the running peer
 
   std::int64_t busy_ns = 0;  // when the session last had a connection or a dial
   // When the session ends; -1: not scheduled. After the peer ended the session, its last data is read until then. A

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transport import native
-from transport.endpoint import slow_dial
 from transport.endpoint.buffers import Buffer, DeviceArray
 from transport.endpoint.closing import AsyncCloses
 from transport.endpoint.connection import Connection
 from transport.endpoint.device import reduce_arrays
+from transport.endpoint.handle import place_of
 from transport.endpoint.knobs import KnobError, KnobValue, text_of
 from transport.endpoint.memory import Memory, part_of
 from transport.endpoint.reactor import Reactor
@@ -210,8 +210,6 @@ class Endpoint(AsyncCloses):
         if status != OK or runtime is None:
             raise error_for(status, "cannot open an endpoint", text)
         self._native: native.Runtime | None = runtime
-        level = given.get("log_level", os.environ.get("WEFT_LOG_LEVEL", ""))
-        self._warns = level.lower() != "error"
         self._pid = os.getpid()
         self._devices = tuple(runtime.devices())
         self._summary = runtime.summary()
@@ -274,8 +272,7 @@ class Endpoint(AsyncCloses):
         until = deadline(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
-        reached = self._slow(name, device, dial).watched(lambda: self._reached(name, dial, made))
-        if not _wait_until(reached, dial.wait, until):
+        if not _wait_until(lambda: self._reached(name, dial, made), dial.wait, until):
             raise _no_answer(name, timeout_s, dial)
         return made[0]
 
@@ -292,8 +289,6 @@ class Endpoint(AsyncCloses):
         seconds = patience(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
-        slow = self._slow(name, device, dial)
-        timer = asyncio.get_running_loop().call_later(slow_dial.WARN_S, slow.warn)
         try:
             async with asyncio.timeout(seconds):
                 await self._reactor.until(lambda: self._reached(name, dial, made))
@@ -301,8 +296,6 @@ class Endpoint(AsyncCloses):
             if isinstance(error, WeftError):
                 raise
             raise _no_answer(name, timeout_s, dial) from None
-        finally:
-            timer.cancel()
         return made[0]
 
     def set_policy(self, family: str, policy: PolicyName, **params: Parameter) -> None:
@@ -471,7 +464,7 @@ class Endpoint(AsyncCloses):
             if len(target) not in (HANDLE_BYTES, OLD_HANDLE_BYTES):
                 text = f"needs a host, or the {HANDLE_BYTES} bytes of a listener's handle"
                 raise InvalidArgumentError(f"host_or_handle: {text}")
-            name = slow_dial.place_of(bytes(target))
+            name = place_of(bytes(target))
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
@@ -481,9 +474,6 @@ class Endpoint(AsyncCloses):
                 return name, dial
         dial.close()
         raise ConnectionClosedError("the endpoint is closed")
-
-    def _slow(self, name: str, device: int | str, dial: native.Dial) -> slow_dial.SlowDial:
-        return slow_dial.SlowDial(name, self._devices[self._device(device)], dial, self._warns)
 
     def _reached(self, name: str, dial: native.Dial, made: list[Connection]) -> bool:
         if made:
