@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from transport.cli.lookup import named
 from transport.cli.options import SEED
 from transport.cli.output import json_option, print_table, write_json
+from transport.cli.progress import progress_on_a_terminal
 
 EVENTS_MAX = 100_000_000  # largest value of --events; such a run takes some hours
 
 if TYPE_CHECKING:
     from transport.conformance import Report
-    from transport.conformance.suite import Progress as OnProgress
-
-
-@contextmanager
-def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
-    """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda what, share: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=1.0)
-        yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
 
 
 def show(report: Report, unpromised: list[str], seed: int) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import print_table, write_json
+from transport.cli.progress import progress_on_a_terminal
 from transport.errors import WeftError
 from transport.host.uses import is_loopback
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import click
 
 from transport.ground.extras import absent, extras_for, install
-from transport.policies.choice import split
 
 TRACES, PAGES, PLOTS, COMPILING = "duckdb", "jinja2", "matplotlib", "numba"
 
@@ -26,6 +25,8 @@ def compiling(policies: Iterable[str | None]) -> tuple[str, ...]:
 
     policies: as options take them, such as "window=mine.py:factor=0.5"; None: not given.
     """
+    from transport.policies.choice import split
+
     files = [one for one in policies if one and split(one)[0].endswith(".py")]
     return (COMPILING,) if files else ()
 

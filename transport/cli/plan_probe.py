@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transport.cli.check import progress_on_a_terminal
 from transport.cli.options import JSON, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.progress import progress_on_a_terminal
 
 if TYPE_CHECKING:
     from transport.plan.hops import Found

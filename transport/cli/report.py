@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli import trace_open as shared
-from transport.cli.check import progress_on_a_terminal
 from transport.cli.estimate_overlap import WithUnit
 from transport.cli.known_routes import known_routes
 from transport.cli.options import HTML, FiniteRange, output_file
 from transport.cli.packages import PAGES, TRACES, need_packages
+from transport.cli.progress import progress_on_a_terminal
 
 if TYPE_CHECKING:
     from transport.report import Options, Source

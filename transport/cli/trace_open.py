@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli import WRONG_PATH
-from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import unwritten, write_file
+from transport.cli.progress import progress_on_a_terminal
 from transport.ground.text import printable
 
 if TYPE_CHECKING:
