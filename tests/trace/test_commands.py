@@ -1,20 +1,17 @@
 """Tests of the command line: output, exit statuses, and one line for each error."""
 
-import contextlib
 import errno
 import json
 import os
-import pty
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S
 from transport import native
 from transport.cli import invoke
 from transport.trace.folder import scan
@@ -374,41 +371,6 @@ def test_record__an_empty_folder_of_the_user_stays(tmp_path: Path) -> None:
     for words in (["-o", mine], ["-o", new], ["--join", "-o", joined]):
         assert trace("record", *map(str, words), "--", str(tmp_path / "damaged")).returncode == 126
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "joined", "mine"]
-
-
-@needs_plugin
-def test_record__passes_signals_on(tmp_path: Path) -> None:
-    script = "trap 'exit 5' TERM; touch ready; while :; do sleep 0.05; done"
-    child = subprocess.Popen(
-        [*COMMAND, "record", "-o", str(tmp_path / "out"), "--", "sh", "-c", script],
-        cwd=tmp_path,
-        env=CLEAN,
-        stderr=subprocess.PIPE,
-    )
-    until((tmp_path / "ready").exists)
-    child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=PATIENCE_S)
-    assert child.returncode == 5
-
-
-@needs_plugin
-def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to weft and to the command; weft must not send it a second time."""
-    script = "trap 'echo hit >> hits' INT; touch ready; n=0; "
-    script += "while [ $n -lt 20 ]; do sleep 0.05; n=$((n+1)); done"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execve(COMMAND[0], [*COMMAND, "record", "--", "sh", "-c", script], CLEAN)
-    until((tmp_path / "ready").exists)
-    os.write(terminal, b"\x03")
-    with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
-        while os.read(terminal, 4096):
-            pass
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert (tmp_path / "hits").read_text() == "hit\n"
 
 
 @needs_plugin

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from transport import native
+from transport.cli import child
 from transport.cli.options import OutputFolder
-from transport.cli.others import CannotRunError, program_of
+from transport.cli.others import program_of
 from transport.cli.profiler import load_profiler
 from transport.ground.units import bytes_text, counted
 
 if TYPE_CHECKING:
     from transport.trace.folder import ProcessFiles
     from transport.trace.losses import Losses
-
-# Signals that would end this process; they are sent on to the command instead.
-PASSED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-
-KEYS = (signal.SIGINT, signal.SIGQUIT)  # sent by Ctrl-C and Ctrl-\ in a terminal
 
 
 @click.command(
@@ -70,7 +56,8 @@ def command(
     program = program_of(cmd[0])
     folder, is_new = _folder(out, join)
     try:
-        status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
+        variables = environment(dict(os.environ), folder, kernels, job)
+        status = child.run([program, *cmd[1:]], variables)
         return _show(folder, status, join) or status
     finally:
         if is_new and not join:  # with --join, other hosts may still write into it
@@ -111,48 +98,6 @@ def _folder(out: Path | None, join: bool) -> tuple[Path, bool]:
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write {folder}: no permission")
     return folder, is_new
-
-
-def _run(words: list[str], variables: dict[str, str]) -> int:
-    """Runs the command to its end, and returns its exit status as a shell would."""
-    child: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if number in KEYS and _in_foreground():
-            return  # the terminal has sent this signal to the command as well
-        if child is None:
-            early.append(number)
-        elif child.poll() is None:
-            child.send_signal(number)
-
-    before = {one: signal.signal(one, pass_on) for one in PASSED}
-    try:
-        try:
-            child = subprocess.Popen(words, env=variables, executable=words[0])
-        except OSError as error:
-            raise CannotRunError(words[0], error) from None
-        for number in early:
-            child.send_signal(number)
-        status = child.wait()
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-    return 128 - status if status < 0 else status
-
-
-def _in_foreground() -> bool:
-    """Whether Ctrl-C in the terminal sends SIGINT to this process and to the command."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def _show(folder: Path, status: int, join: bool) -> int:
