@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.swarm.draw import Tables
 from tests.swarm.finding import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
-from transport.sim.workers import follow_parent, interrupts_held
+from transport.ground.workers import follow_parent, interrupts_held
 
 MEMORY_BYTES_MAX = 8 << 30  # limit of a worker's address space; a run needs some MB
 

@@ -18,12 +18,12 @@ from typing import Any
 from transport import native
 from transport.errors import InvalidArgumentError, WeftError
 from transport.ground.extras import install
+from transport.ground.workers import follow_parent, interrupts_held
 from transport.policies.choice import choose
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario
 from transport.sim.settings import applied
-from transport.sim.workers import follow_parent, interrupts_held
 
 CASES_MAX = 100_000
 # Variables that limit the threads of numerical libraries, by default one for each core per process.

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST_WORKER = """
 import signal
 from multiprocessing import get_context
-from transport.sim.workers import interrupts_held
+from transport.ground.workers import interrupts_held
 
 if __name__ == "__main__":
     with interrupts_held():

@@ -1,4 +1,4 @@
-"""Starts and ends the worker processes of sweeps.
+"""Starts and ends worker processes.
 
 Only the parent handles Ctrl-C, and a worker ends when its parent ends.
 """
