@@ -4,6 +4,11 @@ All traffic stays on loopback. It needs neither a GPU nor root. The exit status 
 check passes.
 """
 
+from transport.ground.interrupts import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # also while the packages below are imported
+
 import multiprocessing
 import sys
 import time
@@ -16,6 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColu
 from rich.table import Table
 
 from transport import Connection, Endpoint, Request, WeftError
+from transport.ground.workers import follow_parent, interrupts_held
 
 PATHS = 8
 LOSS = 0.01
@@ -35,6 +41,7 @@ def pattern() -> np.ndarray[Any, Any]:
 
 def receive(pipe: Pipe) -> None:
     """The main function of the receiving process; an error of weft ends it with one line."""
+    follow_parent()
     try:
         receive_all(pipe)
     except WeftError as error:
@@ -148,7 +155,8 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     other = context.Process(target=receive, args=(theirs,), daemon=True)
-    other.start()
+    with interrupts_held():
+        other.start()
     theirs.close()
     try:
         if not pipe.poll(60):

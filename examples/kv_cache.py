@@ -7,6 +7,11 @@ two GPUs if the host has them).
 Run it: python -m examples.kv_cache --with cupy
 """
 
+from transport.ground.interrupts import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # also while the packages below are imported
+
 import multiprocessing
 import sys
 import time
@@ -17,7 +22,8 @@ from typing import Any
 import click
 import numpy as np
 
-from transport import Endpoint
+from transport import Endpoint, WeftError
+from transport.ground.workers import follow_parent, interrupts_held
 
 SEED = 7
 PATIENCE_S = 60.0
@@ -73,6 +79,15 @@ class Cache:
 def blocks_of(request: int, count: int, blocks: int) -> list[int]:
     """The blocks of a request, at random places of the cache."""
     return list(np.random.default_rng(request).permutation(blocks)[:count])
+
+
+def decode_main(*settings: Any) -> None:
+    """The process that decodes; an error of weft ends it with one line."""
+    follow_parent()
+    try:
+        decode(*settings)
+    except WeftError as error:
+        sys.exit(f"the decoding process: {error}")
 
 
 def decode(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> None:
@@ -139,15 +154,19 @@ def main(library: str, layers: int, blocks: int, moved: int) -> None:
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=decode, args=(theirs, library, layers, blocks, moved))
-    process.start()
+    process = context.Process(target=decode_main, args=(theirs, library, layers, blocks, moved))
+    with interrupts_held():
+        process.start()
+    theirs.close()
     try:
         seconds, wrong = prefill(ours, library, layers, blocks, moved)
-    finally:
-        ours.close()
         process.join(PATIENCE_S)
-        if process.is_alive():
-            process.kill()
+    except EOFError:
+        raise click.ClickException("the decoding process failed: see its error above") from None
+    except WeftError as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        process.kill()
     nbytes = layers * moved * 2 * 16 * 8 * 128 * 2
     click.echo(
         f"{layers} layers, {moved} blocks each: {nbytes / 1e6:.1f} MB in {seconds * 1e3:.1f} ms, "

@@ -3,6 +3,11 @@
 Run it: python -m examples.ring_all_reduce --with cupy
 """
 
+from transport.ground.interrupts import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # also while the ring is imported
+
 from transport.examples.ring import main
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,18 @@ from bench import nccl, strangers
 from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env=clean,
+        env=clean | variables,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -371,6 +373,37 @@ def test_examples__ring_all_reduce(module: str) -> None:
     done = run(module, "--elements", "10001", "--rounds", "2")
     assert done.returncode == 0, done.stderr
     assert "0 elements wrong" in done.stdout
+
+
+def test_examples__ring_says_why_a_rank_failed() -> None:
+    """Three processes of 32 paths do not fit into 40 ports, whoever else has some of these."""
+    done = run("transport.examples.ring", "--elements", "100", WEFT_PORT_BASE="20000-20039")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("Error: rank "), done.stderr
+    assert "give a larger range (WEFT_PORT_BASE)" in last
+
+
+def test_examples__ring_ends_at_interrupts_of_all_its_processes() -> None:
+    ring = subprocess.Popen(
+        [sys.executable, "-m", "transport.examples.ring", "--rounds", "1000000000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        children = Path(f"/proc/{ring.pid}/task/{ring.pid}/children")
+        until(lambda: len(children.read_text().split()) == 4)  # three ranks, and Python's tracker
+        for _ in range(2):
+            os.killpg(ring.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+        said, errors = ring.communicate(timeout=PATIENCE_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(ring.pid, signal.SIGKILL)
+    assert (ring.returncode, said, errors) == (130, "", "interrupted\n")
 
 
 def test_examples__ring_of_hosts() -> None:

@@ -82,3 +82,39 @@ def test_invoke__ends_quietly_whatever_a_library_makes_of_ctrl_c(kind: str) -> N
         check=False,
     )
     assert (done.returncode, done.stderr.strip()) == (INTERRUPTED, "weft: interrupted")
+
+
+# A program of two interrupts: the second comes while the first one runs `finally` blocks.
+PROGRAM = """
+import os, signal
+from transport.ground.interrupts import end_at_interrupt
+
+end_at_interrupt()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    print("goes on", flush=True)
+finally:
+    os.kill(os.getpid(), signal.SIGINT)
+    print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said", "errors"),
+    [
+        (signal.SIG_DFL, 130, "cleaned up\n", "interrupted\n"),
+        (signal.SIG_IGN, 0, "goes on\ncleaned up\n", ""),
+    ],
+)
+def test_end_at_interrupt__the_first_ends_the_program_and_the_second_does_no_harm(
+    number: signal.Handlers, status: int, said: str, errors: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, number),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, said, errors)

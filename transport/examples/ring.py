@@ -7,18 +7,24 @@ integers, so that every sum is exact.
 Run it: python -m transport.examples.ring --with cupy
 """
 
+from transport.ground.interrupts import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # also while the packages below are imported
+
 import multiprocessing
 import os
 import sys
 import time
-from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import Connection as Pipe, wait
 from typing import Any
 
 import click
 import numpy as np
 
-from transport import Connection, Endpoint
+from transport import Connection, Endpoint, WeftError
 from transport.ground.extras import install
+from transport.ground.workers import follow_parent, interrupts_held
 
 PATIENCE_S = 60.0
 
@@ -78,10 +84,19 @@ def all_reduce(
         send.wait(PATIENCE_S)
 
 
-def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
-    """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
+def rank_main(pipe: Pipe, library: str, me: int, *settings: int) -> None:
+    """The process of a rank: tells its parent the error if weft fails."""
+    follow_parent()
     # If traced, the rows of the traffic matrix have these names.
-    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(settings[0])}
+    try:
+        run_rank(pipe, library, me, *settings)
+    except WeftError as error:
+        pipe.send(error)
+
+
+def run_rank(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
+    """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
     arrays = Arrays(library, me)
     count = -(-elements // ranks)
     with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
@@ -109,6 +124,52 @@ def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, roun
         pipe.recv()
 
 
+def run_ranks(library: str, *settings: int) -> list[tuple[int, float]]:
+    """Starts the ranks and runs them; how many elements were wrong and the best time of each."""
+    ranks, _, rounds = settings
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        with interrupts_held():
+            for me in range(ranks):
+                ours, theirs = context.Pipe()
+                words = (theirs, library, me, *settings)
+                processes.append(context.Process(target=rank_main, args=words, daemon=True))
+                processes[-1].start()
+                theirs.close()
+                pipes.append(ours)
+        handles = heard(pipes)
+        for me, pipe in enumerate(pipes):
+            pipe.send(handles[(me + 1) % ranks])
+        for _ in range(rounds):
+            heard(pipes)
+            for pipe in pipes:
+                pipe.send("go")
+        found = heard(pipes)
+        for pipe in pipes:
+            pipe.send("over")
+        for process in processes:
+            process.join(PATIENCE_S)
+    except (EOFError, BrokenPipeError):
+        raise click.ClickException("a rank failed: see its error above") from None
+    finally:
+        for process in processes:
+            process.kill()
+    return found
+
+
+def heard(pipes: list[Pipe]) -> list[Any]:
+    """The next message of each rank; ClickException if a rank sends an error instead."""
+    found: dict[int, Any] = {}
+    while len(found) < len(pipes):
+        ready = wait([pipe for rank, pipe in enumerate(pipes) if rank not in found])
+        for rank in [rank for rank, pipe in enumerate(pipes) if pipe in ready]:
+            found[rank] = pipes[rank].recv()
+            if isinstance(found[rank], WeftError):
+                raise click.ClickException(f"rank {rank}: {found[rank]}")
+    return [found[rank] for rank in range(len(pipes))]
+
+
 @click.command()
 @click.option(
     "--with",
@@ -128,34 +189,7 @@ def main(library: str, ranks: int, elements: int, rounds: int) -> None:
     except Exception as error:  # no package or no GPU: each library raises its own exception
         remedy = f": {install('gpu')}" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for me in range(ranks):
-        ours, theirs = context.Pipe()
-        settings = (theirs, library, me, ranks, elements, rounds)
-        processes.append(context.Process(target=rank_main, args=settings, daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(ours)
-    try:
-        handles = [pipe.recv() for pipe in pipes]
-        for me, pipe in enumerate(pipes):
-            pipe.send(handles[(me + 1) % ranks])
-        for _ in range(rounds):
-            for pipe in pipes:
-                pipe.recv()
-            for pipe in pipes:
-                pipe.send("go")
-        found = [pipe.recv() for pipe in pipes]
-        for pipe in pipes:
-            pipe.send("over")
-        for process in processes:
-            process.join(PATIENCE_S)
-    except EOFError:
-        raise click.ClickException("a rank failed: see its error above") from None
-    finally:
-        for process in processes:
-            process.kill()
+    found = run_ranks(library, ranks, elements, rounds)
     wrong, seconds = sum(one[0] for one in found), max(one[1] for one in found)
     algbw = elements * 4 / seconds / 1e9
     click.echo(

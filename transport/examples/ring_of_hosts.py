@@ -4,6 +4,11 @@ Run it on each host, as in docs/PLANNING.md:
 python -m transport.examples.ring_of_hosts --open 10.1.0.2
 """
 
+from transport.ground.interrupts import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # also while the packages below are imported
+
 import threading
 import time
 
@@ -69,6 +74,14 @@ def main(to: str, port: int, seconds: float, is_open: bool) -> None:
             "the hosts find each other by address and not by handles, so any process that reaches "
             "the port may connect: say --open, and set WEFT_SECRET_FILE to keep others out"
         )
+    try:
+        run(to, port, seconds)
+    except WeftError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def run(to: str, port: int, seconds: float) -> None:
+    """Sends to a host and receives from another one; then prints the rate."""
     with Endpoint() as endpoint, endpoint.listen(port=port, open=True) as listener:
         thread = threading.Thread(target=receive, args=(listener,), daemon=True)
         thread.start()

@@ -1,15 +1,34 @@
-"""Keeps Ctrl-C from being lost in libraries that run Python code from C."""
+"""Ends programs at Ctrl-C, also where it comes in libraries that run Python code from C."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 Result = TypeVar("Result")
+
+
+def end_at_interrupt() -> None:
+    """Lets Ctrl-C end this program, from now on, with one line on stderr and status 130.
+
+    A second Ctrl-C does not interrupt the `finally` blocks that the first one runs. A program that
+    ignores SIGINT, as in the background of a shell, goes on to do so.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.write(2, b"interrupted\n")  # print() fails if the signal came within another print()
+        sys.exit(INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end)
 
 
 @contextmanager
