@@ -31,7 +31,7 @@ STRANGER = """
 import sys
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7117, timeout_s=240) as connection:
-    connection.send(sys.argv[2].encode(), timeout_s=240)
+    connection.send(sys.argv[2].encode() + b"\\n", timeout_s=240)
 """
 
 
@@ -454,6 +454,24 @@ def uplink(lab: Lab, **defect: Any) -> Iterator[None]:
         yield
     finally:
         lab.set("leaf0-spine0", **dict.fromkeys(defect, 0))
+
+
+def test_two_hosts__dropped_long_packets_are_named_and_the_server_goes_on(lab: Lab) -> None:
+    """GSO makes one long packet of several messages, so a firewall of a host drops these, too."""
+    rule = "meta l4proto udp meta length > 1300"
+    with serving(lab) as server:
+        with filtered(lab, "host0", rule), filtered(lab, "host1", rule):
+            status, found = report(lab)
+        assert (status, found["MTU"]["state"]) == (1, "BROKEN"), found
+        assert "to the peer 1300 of the interface's 1500 bytes" in found["MTU"]["found"]
+        assert "from the peer 1300 of the interface's 1500" in found["MTU"]["found"]
+        assert "filters of long packets" in found["MTU"]["remedy"]
+        assert found["data paths"]["state"] in FINE, found
+        assert "other host" not in found
+        assert server.stdout is not None
+        assert "tested; its report:" in server.stdout.readline()
+        _, found = report(lab)
+        assert states(found, "data paths", "MTU") <= FINE, found
 
 
 @pytest.mark.long

@@ -278,6 +278,27 @@ def test_judge__probes(subject: str, state: str, probes: dict[str, int]) -> None
     assert (found[subject].state, bool(found[subject].remedy)) == (state, True)
 
 
+def test_judge__what_dropped_long_packets_explain_is_not_blamed_on_ports_or_queues() -> None:
+    hole = replace(PROBES, carried_bytes=1_300)
+    here = replace(SIDE, failed="messages did not get through in time", probes=hole, lost=2_500)
+    found = judged(here)
+    assert {name: found[name].state for name in ("data paths", "MTU", "loss")} == {
+        "data paths": "limited",
+        "MTU": BROKEN,
+        "loss": "not judged",
+    }
+    assert "see MTU" in found["data paths"].remedy
+    assert "see MTU" in found["loss"].remedy
+
+
+def test_judge__paths_that_the_other_end_did_not_report_are_not_judged() -> None:
+    silent = SideFacts(failed="it did not report")
+    found = judged(there=silent)
+    assert found["data paths"].state == "not judged"
+    assert "there: it did not report" in found["data paths"].found
+    assert found["MTU"].state == "not judged"
+
+
 def test_judge__silent_paths_are_named_as_ranges() -> None:
     dead = {1, 4, 5, 6}
     paths = tuple(replace(one, usable=one.path not in dead) for one in PATHS)

@@ -17,6 +17,7 @@ from transport.host.two_hosts.paths import (
     IDLE_BROKEN,
     PairFacts,
     answers_text,
+    is_black_hole,
     loopback_remedy,
     paths_finding,
 )
@@ -133,13 +134,13 @@ def stranded(subjects: Sequence[Finding], where: str, addresses: str) -> list[Fi
     ]
 
 
-def ended(error: Exception) -> list[Finding]:
+def ended(error: Exception, untested: Sequence[str] = REST) -> list[Finding]:
     """The findings if the other end ended during the test: that, and what was not tested."""
     found = f"its weft doctor --serve ended, or ended this test: {printable(str(error))}"
     remedy = "see what it printed, start it again, and repeat the test"
     return [
         Finding("other host", BROKEN, found, remedy),
-        *(_not_judged(one, "the test ended early") for one in REST),
+        *(_not_judged(one, "the test ended early") for one in untested),
     ]
 
 
@@ -256,7 +257,7 @@ def _mtu(facts: PairFacts) -> Finding:
         if one.carried_bytes >= one.mtu_bytes:
             found.append(f"{way} {one.carried_bytes} bytes, as the interface")
             continue
-        told = 0 < one.told_bytes <= one.carried_bytes
+        told = not is_black_hole(one)
         holes, short = holes or not told, True
         found.append(
             f"{way} {one.carried_bytes} of the interface's {one.mtu_bytes} bytes"
@@ -274,8 +275,8 @@ def _mtu(facts: PairFacts) -> Finding:
             "MTU",
             BROKEN,
             text,
-            "set the MTU of switches and interfaces alike, or let ICMP pass: TCP and NCCL's "
-            "bootstrap hang on such a path",
+            "set the MTU of switches and interfaces alike, or let ICMP pass, and remove filters of "
+            "long packets: TCP and NCCL's bootstrap hang on such a path",
         )
     if short:
         remedy = "raise the MTU between the hosts, or lower it on the interfaces"
@@ -303,6 +304,9 @@ def _loss(facts: PairFacts) -> Finding:
         state = BROKEN if max(shares) > IDLE_BROKEN else LIMITED
         remedy = "look at the error counters of NICs and switches, at cables and transceivers"
         return Finding("loss", state, text, remedy)
+    if facts.drops_long_packets:
+        remedy = "see MTU: dropped long packets count as lost ones: mend it first"
+        return Finding("loss", NOT_JUDGED, text, remedy)
     if max(loaded, default=0.0) > LOAD_LIMITED:
         remedy = "queues are full: let switches mark ECN, or give them larger queues"
         if drops:

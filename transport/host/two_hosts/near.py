@@ -23,7 +23,6 @@ from transport.host.two_hosts.facts import (
     bytes_of,
     check_hello,
     check_side,
-    encode,
 )
 from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
 from transport.host.two_hosts.reach import (
@@ -34,7 +33,7 @@ from transport.host.two_hosts.reach import (
     own_text,
     stranded,
 )
-from transport.host.two_hosts.talk import Budget, hear, host_of, say
+from transport.host.two_hosts.talk import Budget, hear, host_of, pieces, say
 from transport.host.two_hosts.traffic import answered, heard, measure, paths_to, probe
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
@@ -44,6 +43,7 @@ SESSION_S = 180.0
 REPORT_S = 90.0
 SAY_S = 10.0
 
+ENDED = (ConnectionClosedError, PeerDeadError)  # the other end has ended the test
 OnProgress = Callable[[str, float], None]
 
 
@@ -68,7 +68,7 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         hello = replace(end.hello, back_port=back_port)
         try:
             far = _greet(endpoint, front, hello, progress)
-        except (ConnectionClosedError, PeerDeadError) as error:
+        except ENDED as error:
             return [*judge.connected(hello), *judge.ended(error)]
         except (WeftError, FactError) as error:
             received = endpoint.counters().datagrams_received
@@ -79,14 +79,19 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         for number, pair in enumerate(pairs):
             title = judge.title(pair, end.hello, far)
             on_phase = _phases(progress, title, (number + 0.5) / (len(pairs) + 1))
+            lost = None
             try:
-                near_facts, far_facts = _pair(endpoint, front, end, far, pair, budget, on_phase)
-            except (ConnectionClosedError, PeerDeadError) as error:
+                near_facts, far_facts, lost = _pair(
+                    endpoint, front, end, far, pair, budget, on_phase
+                )
+            except ENDED as error:
                 return [*findings, *judge.ended(error)]
             except (WeftError, FactError) as error:
                 near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
             facts = PairFacts(pair, end.hello, far, near_facts, far_facts)
             findings += judge.pair(facts, alone=len(pairs) == 1)
+            if lost is not None:
+                return [*findings, *judge.ended(lost, untested=())]
         with suppress(WeftError):  # the other host prints that the test ended early
             say(front, Verdict(tuple(findings)), SAY_S)
         return findings
@@ -102,9 +107,10 @@ def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProg
             return True
         return time.monotonic() < silent_until_s
 
-    greeting = front.isend(encode(hello))
+    greeting = [front.isend(part) for part in pieces(hello)]
     far = hear(front, Hello, timeout_s=BUSY_S, goes_on=goes_on)
-    greeting.wait(SAY_S)
+    for part in greeting:
+        part.wait(SAY_S)
     return check_hello(far)
 
 
@@ -125,11 +131,11 @@ def _pair(
     pair: PairStep,
     budget: Budget,
     on_phase: Callable[[str], None],
-) -> tuple[SideFacts, SideFacts]:
-    """Tests one pair of devices; what this end and the other end measured."""
+) -> tuple[SideFacts, SideFacts, WeftError | None]:
+    """Tests one pair of devices; what this end and the other end measured, and as _report()."""
     device = far.devices[pair.far]
     if stranded(front, end.hello.devices[pair.near], device):
-        return SideFacts(failed=STRANDED), SideFacts()
+        return SideFacts(failed=STRANDED), SideFacts(), None
     say(front, pair, SAY_S)
     handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
     with ExitStack() as stack:  # the connection stays open until the other end has measured, too
@@ -150,5 +156,14 @@ def _pair(
             )
             near_facts = replace(near_facts, heard=heard(port) - before)
         on_phase("what the other host measured")
-        far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
-    return near_facts, check_side(far_facts)
+        return near_facts, *_report(front, budget)
+
+
+def _report(front: Connection, budget: Budget) -> tuple[SideFacts, WeftError | None]:
+    """What the other end measured, or why it did not report; the error if it has ended the test."""
+    try:
+        return check_side(hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))), None
+    except ENDED as error:
+        return SideFacts(failed="it did not report"), error
+    except (WeftError, FactError) as error:
+        return SideFacts(failed=str(error)), None

@@ -40,6 +40,16 @@ class PairFacts:
         found = (("to the peer", self.here.probes), ("from the peer", self.there.probes))
         return [(way, one) for way, one in found if one is not None and one.answered > 0]
 
+    @property
+    def drops_long_packets(self) -> bool:
+        """Whether packets that the interfaces may send do not arrive, and no router says so."""
+        return any(is_black_hole(one) for _, one in self.probes)
+
+
+def is_black_hole(one: ProbeFacts) -> bool:
+    """Whether longer packets than some length are dropped, and no router reports it."""
+    return 0 < one.carried_bytes < one.mtu_bytes and not 0 < one.told_bytes <= one.carried_bytes
+
 
 def answers_text(engines: int, paths: Sequence[PathFact], hello: Hello | None = None) -> str:
     """How many paths answer, and which do not.
@@ -98,6 +108,11 @@ def paths_finding(facts: PairFacts) -> Finding:
             text += f"; {where}: {printable(side.failed)}"
     if (not whole or here.failed or there.failed) and _is_lossy(facts):
         return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
+    if whole and (here.failed or there.failed) and facts.drops_long_packets:
+        remedy = "see MTU: long packets are dropped, and so are messages: mend it first"
+        return Finding("data paths", LIMITED, text, remedy)
+    if whole and not there.paths and not here.failed:
+        return Finding("data paths", NOT_JUDGED, text, "see what the other host printed")
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     if not whole or here.failed or there.failed:
         firewall = f"let {ports} {FIREWALL}"

@@ -36,12 +36,17 @@ HELLO_S = 10.0
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
 STEP_S = 60.0
 SAY_S = 10.0
+ANSWER_S = 8.0  # less than SILENCE_S of the other end, which then closes the connection
 ACCEPT_S = 0.2  # how often a wait for a dial looks at the first connection
 PAUSE_S = 1.0
 
 NO_ANSWER = (
     "its first message arrived, and none of this host's: let UDP pass from this host to it; UDP "
     "from it to this host arrives"
+)
+NO_REPORT = (
+    "what this host measured did not get through to it: UDP from this host to it is lost: "
+    "see what it printed"
 )
 LOOPBACK = "name a NIC in WEFT_INTERFACES that has a routed address, or unset it"
 
@@ -134,7 +139,7 @@ class Server:
         budget = Budget(SESSION_S)
         back = why_unreached(host_of(front), hello.back_port) if hello.back_port else ""
         try:
-            say(front, replace(end.hello, back=back), SAY_S)
+            say(front, replace(end.hello, back=back), ANSWER_S)
         except TimedOutError:
             raise FactError(NO_ANSWER) from None
         for _ in range(DEVICES_MAX + 1):
@@ -142,7 +147,11 @@ class Server:
             if isinstance(step, Verdict):
                 return tuple(map(_shown, step.findings))
             if isinstance(step, PairStep):
-                say(front, self._pair(front, step, end, hello, budget), SAY_S)
+                measured = self._pair(front, step, end, hello, budget)
+                try:
+                    say(front, measured, SAY_S)
+                except TimedOutError:
+                    raise FactError(NO_REPORT) from None
         raise FactError("the other host asked for too many tests")
 
     def _pair(
