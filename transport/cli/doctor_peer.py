@@ -5,22 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from transport.cli.output import print_table, write_json
-from transport.cli.progress import progress_on_a_terminal
+from transport.cli.progress import progress_or_lines
 from transport.errors import WeftError
 from transport.host.uses import is_loopback
 
 if TYPE_CHECKING:
     from transport.host.two_hosts import Finding, Server
-    from transport.host.two_hosts.near import OnProgress
 
 ACCEPT_S = 1.0
 HOST_MAX = 255
@@ -110,7 +107,7 @@ def test(peer: tuple[str, int], json_path: str | None) -> int:
 
     host, port = peer
     try:
-        with progress_of(host) as progress:
+        with progress_or_lines(host) as progress:
             findings = examine(host, port or usual_port(), progress)
     except WeftError as error:
         raise click.ClickException(f"{error}; weft doctor checks this host alone") from None
@@ -120,24 +117,6 @@ def test(peer: tuple[str, int], json_path: str | None) -> int:
         show(findings)
         click.echo(verdict(findings))
     return int(any(one.state == BROKEN for one in findings))
-
-
-@contextmanager
-def progress_of(host: str) -> Iterator[OnProgress]:
-    """A progress bar on a terminal; else a line on stderr for each phase."""
-    if Console(stderr=True).is_terminal:
-        with progress_on_a_terminal(host) as progress:
-            yield progress
-        return
-    said = ""
-
-    def say(what: str, share: float) -> None:
-        nonlocal said
-        if what != said:
-            said = what
-            click.echo(f"weft: {host}: {what}", err=True)
-
-    yield say
 
 
 def show(findings: Sequence[Finding]) -> None:
