@@ -381,7 +381,8 @@ def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
     assert "let UDP ports 32768-60999" in judged(unheard, unheard)["MTU"].remedy
     full = replace(HELLO, port_base="20000-20003")
     facts = PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
-    assert "a larger range" in judge.pair(facts, alone=True)[1].remedy
+    (mtu,) = (one for one in judge.pair(facts, alone=True) if one.subject == "MTU")
+    assert "a larger range" in mtu.remedy
     untested = judged(SideFacts(failed="a dial by handle failed: refused"), SideFacts())
     assert untested["MTU"].remedy == "mend what is broken first"
 
@@ -535,8 +536,27 @@ def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
     assert paths.remedy.startswith(
         "let UDP ports 20000-24095 (WEFT_PORT_BASE) of this host and UDP ports 32768-60999 (net"
     )
-    facts = PairFacts(PairStep(0, 0), hello, hello, SIDE, SIDE)
-    assert "and these are a part" in judge.pair(facts, alone=True)[0].found
+
+
+@pytest.mark.parametrize(
+    ("last", "ports", "said"),
+    [
+        (24_095, 20_000, "9 of 4096 tried here, 9 of 4096 tried there"),
+        (24_095, 0, "? of 4096 tried here, ? of 4096 tried there"),
+        (20_008, 20_000, ""),
+    ],
+)
+def test_judge__says_how_many_ports_of_a_range_were_tried(last: int, ports: int, said: str) -> None:
+    """Eight paths, which have the first ports (0: unknown), and the port of probes."""
+    device = replace(DEVICE, udp_port=20_008)
+    hello = replace(HELLO, port_base=f"20000-{last}", devices=(device,))
+    side = replace(
+        SIDE, paths=tuple(replace(one, port=ports and ports + one.path) for one in PATHS)
+    )
+    found = judge.pair(PairFacts(PairStep(0, 0), hello, hello, side, side), alone=True)
+    tried = [one for one in found if one.subject == "UDP ports"]
+    assert [(one.state, one.found) for one in tried] == ([("not judged", said)] if said else [])
+    assert f"UDP ports ({said})" in verdict(found) or not said
 
 
 @pytest.mark.parametrize(

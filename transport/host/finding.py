@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OK, LIMITED, ABSENT, BROKEN, NOT_JUDGED = "ok", "limited", "absent", "BROKEN", "not judged"
+PORTS_TRIED = "UDP ports"  # subject: how many ports of a range were tried
 STATES = (OK, LIMITED, ABSENT, BROKEN, NOT_JUDGED)
 
 
@@ -26,7 +27,7 @@ class Finding:
 def verdict(findings: Sequence[Finding]) -> str:
     """One line on all findings."""
     by_state = {
-        state: ", ".join(one.subject for one in findings if one.state == state) for state in STATES
+        state: ", ".join(_name(one) for one in findings if one.state == state) for state in STATES
     }
     if by_state[BROKEN]:
         return f"verdict: broken: {by_state[BROKEN]}"
@@ -34,3 +35,10 @@ def verdict(findings: Sequence[Finding]) -> str:
     if by_state[NOT_JUDGED]:
         return f"verdict: nothing is broken; not judged: {by_state[NOT_JUDGED]}{limited}"
     return f"verdict: the two hosts can run weft{limited}"
+
+
+def _name(finding: Finding) -> str:
+    """The subject; with how many ports were tried, which a verdict has to say."""
+    if finding.subject.startswith(PORTS_TRIED):
+        return f"{finding.subject} ({finding.found})"
+    return finding.subject

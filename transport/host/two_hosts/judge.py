@@ -20,6 +20,7 @@ from transport.host.two_hosts.paths import (
     is_black_hole,
     loopback_remedy,
     paths_finding,
+    untried_ports,
 )
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.traffic import answered
@@ -198,6 +199,7 @@ def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
     """The report on one pair of devices; its subjects name the pair unless it is alone."""
     found = [
         paths_finding(facts),
+        *untried_ports(facts),
         _mtu(facts),
         _loss(facts),
         _reordering(facts),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transport.ground.text import printable
-from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, Finding
+from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, PORTS_TRIED, Finding
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.talk import TOO_LONG
@@ -119,9 +119,34 @@ def paths_finding(facts: PairFacts) -> Finding:
         if "(UDP ports" in text:
             firewall += "; of a silent path, one of its two ports is dropped"
         return Finding("data paths", BROKEN, text, firewall)
-    if any("-" in one.port_base for one in (facts.near, facts.far) if one.is_udp):
-        text += f"; a firewall has to let all {ports} pass, and these are a part"
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
+
+
+def untried_ports(facts: PairFacts) -> list[Finding]:
+    """A finding if a host has a range of UDP ports, of which the paths of the test have a part."""
+    step, texts = facts.step, []
+    ends = (
+        ("here", facts.near, facts.here, facts.near.devices[step.near]),
+        ("there", facts.far, facts.there, facts.far.devices[step.far]),
+    )
+    for where, hello, side, device in ends:
+        if not hello.is_udp or "-" not in hello.port_base or not side.paths:
+            continue
+        first, last = map(int, hello.port_base.split("-"))
+        count = last - first + 1
+        used = {one.port for one in side.paths}
+        if 0 in used:
+            texts.append(f"? of {count} tried {where}")
+            continue
+        if facts.probes and first <= device.udp_port <= last:
+            used.add(device.udp_port)
+        if len(used) < count:
+            texts.append(f"{len(used)} of {count} tried {where}")
+    if not texts:
+        return []
+    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    remedy = f"let all {ports} {FIREWALL}; processes of a job take any of them"
+    return [Finding(PORTS_TRIED, NOT_JUDGED, ", ".join(texts), remedy)]
 
 
 def _no_connection(facts: PairFacts) -> Finding:
