@@ -559,6 +559,11 @@ def test_judge__says_how_many_ports_of_a_range_were_tried(last: int, ports: int,
     assert f"UDP ports ({said})" in verdict(found) or not said
 
 
+def test_judge__a_little_loss_under_load_is_no_limit() -> None:
+    for lost, state in ((80, "ok"), (200, "limited")):
+        assert judged(replace(SIDE, lost=lost))["loss"].state == state
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
