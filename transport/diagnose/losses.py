@@ -81,8 +81,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     span = seen.recent(at, rule)
     downs = paths.downs[span].sum(axis=0)
-    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
-    sent = np.maximum(paths.sent[span].sum(axis=0), lost)
+    lost, sent = _lost_and_sent(paths, span)
     if lost.sum() < LOSSES_MIN:
         return None
     found = _most_lossy(seen, paths, lost, sent) or _lossy_somewhere(lost, sent)
@@ -124,6 +123,12 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         weight=float(lost[mine].sum()),
         more={"downs": int(down), "failed": failed},
     )
+
+
+def _lost_and_sent(paths: Paths, span: slice) -> tuple[Array, Array]:
+    """Segments of each path that were lost or timed out, and at least as many that were sent."""
+    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
+    return lost, np.maximum(paths.sent[span].sum(axis=0), lost)
 
 
 def paths_fail(downs: float, lost: float) -> bool:
@@ -320,7 +325,8 @@ def _overflow(
     """Congestion that fills a queue, or the receiver's socket, until it loses packets."""
     place, rate, other_rate, mine = found
     often = _lossy_windows(paths, span, mine)
-    lost, sent = paths.lost[span][:, mine].sum(), paths.sent[span][:, mine].sum()
+    missing, sent = (float(each[mine].sum()) for each in _lost_and_sent(paths, span))
+    lost = float(paths.lost[span][:, mine].sum())
     alone = float(paths.alone[span][:, mine].sum() / lost)
     failed = int(paths.downs[span].sum(axis=0)[mine].sum())
     certain = place.kind == "link" and often >= rule.seen and not failed
@@ -335,13 +341,13 @@ def _overflow(
         end,
         0.85 if certain else 0.6,
         certain,
-        f"{place.name} lost {lost:.0f} of about {max(sent, lost):.0f} segments "
+        f"{place.name} lost {missing:.0f} of about {sent:.0f} segments "
         f"({percent(rate, 2)}){others} and only {percent(alone, 0)} of them singly: a full queue, "
         "or a full socket of a receiver, loses several in a row, and a bad cable does not.",
         LOSS_QUERY,
         "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
         "host_drops grows (weft counters); spread the flows (weft plan).",
-        weight=float(lost),
+        weight=lost,
         more={"downs": failed},
     )
 
