@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 from tests.diagnose.test_answers import job, late, written
 from tests.diagnose.test_command import without
+from tests.trace.writer import rank_of
 from transport.cli import weft
 from transport.diagnose.waits import _caused_ns
 
@@ -123,6 +124,14 @@ def test_lost_time__of_a_rank_without_a_trace(tmp_path: Path) -> None:
     found = json.loads(done.output)
     assert (found["ranks"][0]["rank"], found["ranks"][0]["host"]) == (8, "")
     assert found["ranks"][0]["waited_ns"] == pytest.approx(6 * 3_000_000 * 15, rel=0.05)
+
+
+def test_lost_time__says_what_to_record_without_collectives(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    process.write()
+    done = CliRunner().invoke(weft, ["diagnose", str(tmp_path), "--lost-time"])
+    assert done.exit_code == 4, done.output
+    assert "trace a job that calls NCCL's collectives (weft trace record" in done.output
 
 
 def test_lost_time__is_of_whole_jobs(tmp_path: Path) -> None:

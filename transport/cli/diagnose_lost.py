@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from transport.diagnose.waits import Waited, Waits
     from transport.trace.inventory import Inventory
 
+NOT_JUDGED = (
+    "not judged: the trace has no collective whose ranks show when they came: trace a job that "
+    "calls NCCL's collectives (weft trace record -- CMD, on each host), or import a profile of "
+    "one (weft trace import); messages of programs without NCCL are no collectives"
+)
 SHOWN = 16  # ranks in the table; --json has all
 
 
@@ -67,7 +72,7 @@ def as_json(found: Waits, inventory: Inventory | None = None) -> dict[str, Any]:
 
 def show(found: Waits, inventory: Inventory | None = None) -> None:
     if not found.each:
-        click.echo("not judged: the trace has no collective whose ranks show when they came")
+        click.echo(NOT_JUDGED)
         return
     click.echo(
         f"others waited {time_text(found.waited_ns)} of GPU time for late ranks, "
