@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,64 +14,20 @@ from typing import Any
 
 import pytest
 
-from tests.lab.support import ROOT, reason_to_skip, unique
+from tests.host.support import FINE, PORT, SCRIPT, report, report_and_errors, serving, start, states
 from tests.waiting import PATIENCE_S, until
 from transport.host.two_hosts.ports import FREE_PORTS
-from transport.lab import Lab, LabModel, Link
+from transport.lab import Lab
 
 pytestmark = pytest.mark.namespaces
 
-PORT = 7117
-SCRIPT = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
-FINE = {"ok", "limited", "absent"}
 # Dials by host and port, as the command does, and sends what no command sends.
 STRANGER = """
 import sys
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7117, timeout_s=240) as connection:
-    connection.send(sys.argv[2].encode() + b"\\n", timeout_s=240)
+    connection.send(sys.argv[2].encode(), timeout_s=240)
 """
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if reason := reason_to_skip():
-        pytest.skip(reason)
-    rate = Link(rate_bytes_per_s=62_500_000, mtu_bytes=1_500)
-    with Lab(LabModel(spines=1, uplinks=rate, host_links=rate), name=unique("doctor")) as one:
-        yield one
-
-
-def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    usual = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "4", "WEFT_ENGINES": "1"}
-    found: subprocess.Popen[str] = lab.popen(
-        host,
-        [sys.executable, "-c", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=clean | usual | variables,
-    )
-    return found
-
-
-@contextmanager
-def serving(lab: Lab, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """`weft doctor --serve` on host1, once it listens."""
-    server = start(lab, "host1", SCRIPT, "doctor", "--serve", **variables)
-    try:
-        assert server.stdout is not None
-        address = lab.address("host1")
-        said = server.stdout.readline()
-        assert f"port {PORT} of all addresses; devices: {address} (eth0)" in said
-        assert f"weft doctor --peer {address}:{PORT}" in server.stdout.readline()
-        yield server
-    finally:
-        server.kill()
-        server.communicate(timeout=PATIENCE_S)
 
 
 def ended(server: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
@@ -81,28 +35,6 @@ def ended(server: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[i
     server.send_signal(number)
     said, _ = server.communicate(timeout=PATIENCE_S)
     return server.returncode, said
-
-
-def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit status of `weft doctor --peer` on host0, and its findings by subject."""
-    return report_and_errors(lab, **variables)[:2]
-
-
-def report_and_errors(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]], str]:
-    """As report(), and what it said on stderr, which is no terminal."""
-    words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
-    client = start(lab, "host0", SCRIPT, *words, **variables)
-    said, errors = client.communicate(timeout=PATIENCE_S)
-    assert said, errors
-    found = {one["subject"]: one for one in json.loads(said)}
-    broken = any(one["state"] == "BROKEN" for one in found.values())
-    assert client.returncode == int(broken)
-    assert all(one["remedy"] for one in found.values() if one["state"] in ("BROKEN", "limited"))
-    return client.returncode, found, errors
-
-
-def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:
-    return {found[one]["state"] for one in subjects}
 
 
 @contextmanager
@@ -503,49 +435,6 @@ def test_two_hosts__another_secret_is_said(lab: Lab, tmp_path: Path) -> None:
             assert text in found["secret"]["found"]
             assert found["secret"]["found"].count(f"port {PORT}") == 1, found
             assert states(found, "data paths", "MTU", "rate") == {"not judged"}
-
-
-# A fake of a weft with an older control protocol: the header of a frame is the same in all versions
-# (native/control/frames.cc). It answers each first frame with an empty one of its own version.
-OLDER = """
-import socket, struct, sys
-with socket.create_server((sys.argv[1], 7117)) as listener:
-    print("listens", flush=True)
-    for _ in range(4):
-        with listener.accept()[0] as peer:
-            magic = peer.recv(16, socket.MSG_WAITALL)[:4]
-            peer.sendall(magic + struct.pack("<HHII", 5, 1, 0, 0))
-            while peer.recv(4096):
-                pass
-"""
-OLDER_DIALS = """
-import socket, struct, sys
-with socket.create_connection((sys.argv[1], 7117), timeout=240) as peer:
-    peer.sendall(b"WFTC" + struct.pack("<HHII", 5, 1, 0, 0))
-    header = peer.recv(16, socket.MSG_WAITALL)
-    print(struct.unpack("<HHII", header[4:])[0], peer.recv(4096), flush=True)
-"""
-
-
-def test_two_hosts__an_older_version_is_named_at_both_ends(lab: Lab) -> None:
-    older = start(lab, "host1", OLDER, lab.address("host1"))
-    try:
-        assert older.stdout is not None
-        assert older.stdout.readline() == "listens\n"
-        status, found = report(lab)
-    finally:
-        older.kill()
-        older.communicate(timeout=PATIENCE_S)
-    assert (status, found["versions"]["state"]) == (1, "BROKEN"), found
-    assert "the peer uses version 5 of the control protocol" in found["versions"]["found"]
-    assert "the same version of weft on both hosts" in found["versions"]["remedy"]
-    assert states(found, "secret", "data paths", "MTU", "rate") == {"not judged"}
-    with serving(lab):
-        dials = start(lab, "host0", OLDER_DIALS, lab.address("host1"))
-        said, _ = dials.communicate(timeout=PATIENCE_S)
-        assert "the peer uses version 5" in said
-        _, found = report(lab)  # the server serves those of its own version as before
-        assert states(found, "control port", "versions", "data paths") <= FINE, found
 
 
 def test_two_hosts__nothing_listens(lab: Lab) -> None:

@@ -102,6 +102,15 @@ def connected(near: Hello) -> list[Finding]:
     ]
 
 
+def unlike(why: str, near: Hello) -> list[Finding]:
+    """The findings if the other end's first message is not what this version expects."""
+    control, _, secret = connected(near)
+    found = f"the other host's weft doctor speaks otherwise: {printable(why)}"
+    remedy = "install the same version of weft on both hosts; or is that not weft doctor --serve?"
+    versions = Finding("versions", BROKEN, found, remedy)
+    return [control, versions, secret, *(_not_judged(one, "not tested") for one in REST)]
+
+
 def silent(
     why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
 ) -> list[Finding]:
@@ -279,8 +288,8 @@ def _mtu(facts: PairFacts) -> Finding:
             "MTU",
             BROKEN,
             text,
-            "set the MTU of switches and interfaces alike, or let ICMP pass, and remove filters of "
-            "long packets: TCP and NCCL's bootstrap hang on such a path",
+            f"set the MTU of switches and interfaces alike, or let ICMP pass, and "
+            "remove filters of long packets: TCP and NCCL's bootstrap hang on such a path",
         )
     if short:
         remedy = "raise the MTU between the hosts, or lower it on the interfaces"

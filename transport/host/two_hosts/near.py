@@ -70,7 +70,9 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
             far = _greet(endpoint, front, hello, progress)
         except ENDED as error:
             return [*judge.connected(hello), *judge.ended(error)]
-        except (WeftError, FactError) as error:
+        except FactError as error:
+            return judge.unlike(str(error), end.hello)
+        except WeftError as error:
             received = endpoint.counters().datagrams_received
             return judge.silent(str(error), *paths_to(endpoint, front), received, end.hello)
         budget = Budget(SESSION_S)
@@ -105,6 +107,7 @@ def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProg
         if any(map(answered, paths_to(endpoint, front)[1])):
             progress("waiting for the other host", 0.0)
             return True
+        progress(f"waiting for an answer on a data path, {SILENCE_S:.0f} s at most", 0.0)
         return time.monotonic() < silent_until_s
 
     greeting = [front.isend(part) for part in pieces(hello)]

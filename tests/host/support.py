@@ -1,0 +1,73 @@
+"""Runs `weft doctor --serve` and `--peer` on two hosts of a lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.lab.support import ROOT
+from tests.waiting import PATIENCE_S
+from transport.lab import Lab
+
+PORT = 7117
+SCRIPT = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
+FINE = {"ok", "limited", "absent"}
+
+
+def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    usual = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "4", "WEFT_ENGINES": "1"}
+    found: subprocess.Popen[str] = lab.popen(
+        host,
+        [sys.executable, "-c", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean | usual | variables,
+    )
+    return found
+
+
+@contextmanager
+def serving(lab: Lab, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """`weft doctor --serve` on host1, once it listens."""
+    server = start(lab, "host1", SCRIPT, "doctor", "--serve", **variables)
+    try:
+        assert server.stdout is not None
+        address = lab.address("host1")
+        said = server.stdout.readline()
+        assert f"port {PORT} of all addresses; devices: {address} (eth0)" in said
+        assert f"weft doctor --peer {address}:{PORT}" in server.stdout.readline()
+        yield server
+    finally:
+        server.kill()
+        server.communicate(timeout=PATIENCE_S)
+
+
+def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit status of `weft doctor --peer` on host0, and its findings by subject."""
+    return report_and_errors(lab, **variables)[:2]
+
+
+def report_and_errors(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """As report(), and what it said on stderr, which is no terminal."""
+    words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
+    client = start(lab, "host0", SCRIPT, *words, **variables)
+    said, errors = client.communicate(timeout=PATIENCE_S)
+    assert said, errors
+    found = {one["subject"]: one for one in json.loads(said)}
+    broken = any(one["state"] == "BROKEN" for one in found.values())
+    assert client.returncode == int(broken)
+    assert all(one["remedy"] for one in found.values() if one["state"] in ("BROKEN", "limited"))
+    return client.returncode, found, errors
+
+
+def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:
+    return {found[one]["state"] for one in subjects}
