@@ -280,7 +280,8 @@ def test_judge__probes(subject: str, state: str, probes: dict[str, int]) -> None
 
 def test_judge__what_dropped_long_packets_explain_is_not_blamed_on_ports_or_queues() -> None:
     hole = replace(PROBES, carried_bytes=1_300)
-    here = replace(SIDE, failed="messages did not get through in time", probes=hole, lost=2_500)
+    near = replace(SIDE, probes=hole, lost=2_500)
+    here = replace(near, failed="messages did not get through in time")
     found = judged(here)
     assert {name: found[name].state for name in ("data paths", "MTU", "loss")} == {
         "data paths": "limited",
@@ -289,6 +290,10 @@ def test_judge__what_dropped_long_packets_explain_is_not_blamed_on_ports_or_queu
     }
     assert "see MTU" in found["data paths"].remedy
     assert "see MTU" in found["loss"].remedy
+    assert judged(replace(here, lost=0))["loss"].state == "ok"
+    far = replace(HELLO, devices=(replace(DEVICE, mtu_bytes=9_000),))
+    pair = judge.pair(PairFacts(PairStep(0, 0), HELLO, far, here, SIDE), alone=True)
+    assert any("alike (1500 here, 9000 there)" in one.remedy for one in pair), pair
 
 
 def test_judge__paths_that_the_other_end_did_not_report_are_not_judged() -> None:

@@ -288,13 +288,21 @@ def _mtu(facts: PairFacts) -> Finding:
             "MTU",
             BROKEN,
             text,
-            f"set the MTU of switches and interfaces alike, or let ICMP pass, and "
+            f"set the MTU of switches and interfaces alike{_mtus(facts)}, or let ICMP pass, and "
             "remove filters of long packets: TCP and NCCL's bootstrap hang on such a path",
         )
     if short:
         remedy = "raise the MTU between the hosts, or lower it on the interfaces"
         return Finding("MTU", LIMITED, text, remedy)
     return Finding("MTU", OK if len(found) == 2 else NOT_JUDGED, text)
+
+
+def _mtus(facts: PairFacts) -> str:
+    """The MTUs of the two interfaces in brackets, if they differ."""
+    near, far = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
+    if near.mtu_bytes == far.mtu_bytes:
+        return ""
+    return f" ({near.mtu_bytes} here, {far.mtu_bytes} there)"
 
 
 def _loss(facts: PairFacts) -> Finding:
@@ -317,10 +325,10 @@ def _loss(facts: PairFacts) -> Finding:
         state = BROKEN if max(shares) > IDLE_BROKEN else LIMITED
         remedy = "look at the error counters of NICs and switches, at cables and transceivers"
         return Finding("loss", state, text, remedy)
-    if facts.drops_long_packets:
-        remedy = "see MTU: dropped long packets count as lost ones: mend it first"
-        return Finding("loss", NOT_JUDGED, text, remedy)
     if max(loaded, default=0.0) > LOAD_LIMITED:
+        if facts.drops_long_packets:
+            remedy = "see MTU: dropped long packets count as lost ones: mend it first"
+            return Finding("loss", NOT_JUDGED, text, remedy)
         remedy = "queues are full: let switches mark ECN, or give them larger queues"
         if drops:
             remedy = "raise net.core.rmem_max and WEFT_SOCKET_BUFFER_BYTES"
