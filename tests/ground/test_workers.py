@@ -24,6 +24,37 @@ if __name__ == "__main__":
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 """
 
+# A thread that blocks no signals, as those of NumPy, takes the signal instead of the main thread.
+OTHER_THREAD = """
+import signal, threading, time
+from transport.ground.workers import interrupts_held
+
+threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+(other,) = set(threading.enumerate()) - {threading.main_thread()}
+try:
+    with interrupts_held():
+        signal.pthread_kill(other.ident, signal.SIGINT)
+        for _ in range(20):
+            time.sleep(0.01)
+        print("not interrupted", flush=True)
+    time.sleep(1e6)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_workers__interrupts_are_held_that_another_thread_gets() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_THREAD],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n") == ["not interrupted", "interrupted", ""]
+
 
 def test_workers__the_first_one_starts_with_interrupts_held(tmp_path: Path) -> None:
     script = tmp_path / "first.py"

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 
+from transport.ground import interrupts
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -24,11 +26,12 @@ def interrupts_held() -> Iterator[None]:
     """
     # Starting the resource tracker unblocks SIGINT, so start it before the signal is blocked.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with interrupts.interrupts_held():  # a thread that does not block the signal may take it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow_parent() -> None:
