@@ -54,6 +54,15 @@ def test_bench__estimate_published() -> None:
     assert abs(row["error"]) < 0.1
 
 
+def test_bench__estimate_held_out() -> None:
+    found = bench("estimate_held_out", "--set", "fit", "--only", "megatron-1.7b")
+    (row,) = found["rows"]
+    assert row["error"] == pytest.approx(row["estimated_s"] / row["published_s"] - 1)
+    assert [one["group"] for one in found["by_generation"]] == ["A100", "all"]
+    refused = run("bench", "estimate_held_out", "--only", "no such run")
+    assert (refused.returncode, "no run begins with" in refused.stderr) == (2, True)
+
+
 def test_bench__estimate_measured() -> None:
     pytest.importorskip("scipy")
     file = "bench/results/2026-11-26-nccl-times-lab-2xH100.json"
