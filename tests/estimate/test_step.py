@@ -8,12 +8,12 @@ from hypothesis import given, strategies as st
 
 from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu
-from transport.estimate.memory import memory_of
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Link, Network, Protocol, Slowdown, of_links
+from transport.estimate.pipelines import order
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
-from transport.estimate.step import Step, order
+from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 from transport.estimate.training import train
 
@@ -226,13 +226,6 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
         else:
             with pytest.raises(PlanError, match="tensor: 3 GPUs share a layer: they must divide"):
                 train(model, plan, GPU, eight)
-
-
-def test_memory__of_mixed_precision_is_sixteen_bytes_a_parameter() -> None:
-    for zero, expected in ((0, 16), (1, 4 + 12 / 4), (2, 2 + 14 / 4), (3, 4)):
-        found = memory_of(SMALL, Plan(data=4, global_batch=4, zero=zero))
-        states = found.parameters + found.gradients + found.optimizer
-        assert states / SMALL.parameters == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

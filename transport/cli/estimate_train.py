@@ -21,12 +21,14 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
+from transport.estimate.plan import FRAMEWORKS
 from transport.ground.units import bytes_of, bytes_text, percent, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.computation import Computation
     from transport.estimate.curves import Curve
     from transport.estimate.gpus import Gpu
+    from transport.estimate.memory import Memory
     from transport.estimate.models import Model
     from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
@@ -51,6 +53,13 @@ SIZES = {
     "sequence": "tokens of a sequence",
     "experts": "experts of a layer",
     "active": "experts that a token uses",
+}
+# Value of --recompute -> fields of the plan.
+RECOMPUTE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"selective": "attention"},
+    "selective-op": {"selective": "operators"},
+    "full": {"recompute": True},
 }
 # Sizes that a custom model must give.
 NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}
@@ -102,7 +111,23 @@ PLAN_OPTIONS = (
     click.option(
         "--bucket", default="25 MiB", show_default=True, help="Bytes of gradients per operation."
     ),
-    click.option("--recompute", is_flag=True, help="Backward runs the forward pass again."),
+    click.option(
+        "--recompute",
+        type=click.Choice(list(RECOMPUTE)),
+        is_flag=False,
+        flag_value="full",
+        default="none",
+        show_default=True,
+        help="What backward computes again: selective: attention's matrix (Megatron); "
+        "selective-op: every other product (torchtitan); full, or no value: each layer.",
+    ),
+    click.option(
+        "--framework",
+        type=click.Choice(FRAMEWORKS),
+        default=FRAMEWORKS[0],
+        show_default=True,
+        help="Whose kernels and buffers count in memory: Megatron fuses SwiGLU and the loss.",
+    ),
     click.option(
         "--flash/--no-flash",
         default=True,
@@ -305,8 +330,8 @@ def plan_of(given: dict[str, Any]) -> Plan:
     except ValueError as error:
         raise click.UsageError(f"--bucket: {error}") from None
     batch = given.pop("batch") or given["data"] * given["micro_batch"] * given["pipeline"]
-    split = given.pop("split_sequence")
-    return Plan(**given, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
+    split, again = given.pop("split_sequence"), RECOMPUTE[given.pop("recompute")]
+    return Plan(**given, **again, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
 
 
 @dataclass(frozen=True)
@@ -377,12 +402,25 @@ def _facts(found: Training, plan: Plan) -> list[str]:
     return [
         f"{plan.gpus} GPUs, {found.tokens_per_s:,.0f} tokens/s, "
         f"{found.flops_per_gpu / 1e12:.1f} Tflop/s a GPU",
-        f"memory of a GPU: {bytes_text(memory.total)} (parameters {bytes_text(memory.parameters)}, "
-        f"gradients {bytes_text(memory.gradients)}, optimizer {bytes_text(memory.optimizer)}, "
-        f"activations {bytes_text(memory.activations)})"
-        f"{'' if found.fits else ': more than it has'}",
+        f"memory of a GPU: {bytes_text(memory.total)}{'' if found.fits else ', more than it has'} "
+        f"({_parts_of(memory)})",
         f"bottleneck: {found.bottleneck}",
     ]
+
+
+def _parts_of(memory: Memory) -> str:
+    """What the memory consists of, without parts that are empty."""
+    parts = {
+        "parameters": memory.parameters,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations,
+        "logits": memory.logits,
+        "buffers of data parallelism": memory.buffers,
+        "unused by the allocator": memory.unused,
+        "CUDA and NCCL": memory.outside,
+    }
+    return ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size)
 
 
 def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:

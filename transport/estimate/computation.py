@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from transport.estimate.activations import layer_activations, tokens_of
 from transport.estimate.gpus import Gpu
-from transport.estimate.memory import layer_activations
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan, PlanError
 
@@ -64,7 +64,7 @@ class Computation:
 
 def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     """The times that follow from the GPU's peak, its efficiency, and the rate of its memory."""
-    tokens = plan.micro_batch * model.sequence / plan.context
+    tokens = tokens_of(model, plan)
     moved = MOVED * layer_activations(model, plan)
     layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)
     head_ns = gpu.ns(model.head_flops(tokens) / plan.tensor)

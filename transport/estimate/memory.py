@@ -1,76 +1,147 @@
-"""Memory of a GPU in training: parameters, gradients, the optimizer's state, activations.
+"""The most memory that a GPU needs in a training step, and what it consists of.
 
-Activations follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022), equations 1 to 4; flash attention does not keep the attention matrix.
+Parameters, gradients and Adam's state are as in Rajbhandari et al., "ZeRO" (SC 2020, section 3),
+activations in flight as in activations.py. A step peaks either at the loss, where the logits and
+their gradients are there, or in backward, where a layer is computed again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transport.estimate.activations import kept_activations, layer_activations, tokens_of
 from transport.estimate.models import Model
+from transport.estimate.pipelines import in_flight
 from transport.estimate.plan import Plan
 
 ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
-LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden unit, in 16 bits
-SPLIT_VALUES = 24  # part of LAYER_VALUES that tensor parallelism splits; with `sequence`: all
-MATRIX_VALUES = 5  # bytes for each pair of tokens and head: attention's weights, dropout, its mask
-INPUT_VALUES = 2  # the input of a layer, which is all that recomputation keeps
+# Bytes for each logit besides the logit itself. PyTorch: the logarithm of softmax and the gradients
+# before and after it, in 4 bytes each; over split vocabularies each further step makes a copy.
+# Megatron: a copy in 4 bytes, on which softmax works in place, and one for its sum.
+LOGIT_BYTES = {"pytorch": 12, "megatron": 8}
+LOGIT_SPLIT_BYTES = {"pytorch": 18, "megatron": 8}
+# The allocator's share that no tensor uses: the median of seven logs of Megatron with the most that
+# was allocated and reserved, 0.6 to 6.2 % (docs/ESTIMATION.md).
+UNUSED_SHARE = 0.03
+# NCCL's buffers: of 10 MiB for each channel of a connection (NVIDIA/nccl issue 1685), two of which
+# a ring has regardless of its size (issue 986); 16 channels are usual between nodes.
+NCCL_BYTES = 2 * 16 * (10 << 20)
+CONTEXT_BYTES = 500e6  # assumed: CUDA's context and its kernels
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on a GPU of the first pipeline stage, which needs the most memory."""
+    """Bytes on a GPU of the pipeline stage that needs the most memory, at its peak.
+
+    activations: kept for backward, and those of a layer that is computed again. logits: their
+    tensors; 0 if the peak is not at the loss. buffers: gathered parameters, and copies of gradients
+    for their reduction. unused: reserved by the allocator beyond what is allocated. outside: of
+    CUDA and NCCL, which the framework does not count.
+    """
 
     parameters: float
     gradients: float
     optimizer: float
     activations: float
+    logits: float = 0.0
+    buffers: float = 0.0
+    outside: float = 0.0
+
+    @property
+    def allocated(self) -> float:
+        """What torch.cuda.max_memory_allocated() counts."""
+        states = self.parameters + self.gradients + self.optimizer
+        return states + self.activations + self.logits + self.buffers
+
+    @property
+    def unused(self) -> float:
+        return UNUSED_SHARE * self.allocated
+
+    @property
+    def reserved(self) -> float:
+        """What torch.cuda.max_memory_reserved() counts."""
+        return self.allocated + self.unused
 
     @property
     def total(self) -> float:
-        return self.parameters + self.gradients + self.optimizer + self.activations
+        """What nvidia-smi shows."""
+        return self.reserved + self.outside
 
 
 def memory_of(model: Model, plan: Plan) -> Memory:
-    layers = -(-model.layers // plan.pipeline)
+    """The memory of the stage that needs most: the first one or, with the logits, the last one."""
+    found = [_stage(model, plan, stage) for stage in {0, plan.pipeline - 1}]
+    return max(found, key=lambda one: one.total)
+
+
+def _stage(model: Model, plan: Plan, stage: int) -> Memory:
+    is_last = stage == plan.pipeline - 1
+    layers = _layers(model, plan, stage)
+    ends = model.vocabulary * model.hidden / plan.tensor
+    ends *= (stage == 0) + (is_last and not (model.tied and stage == 0))
     experts = layers * model.experts * model.expert_parameters / plan.expert / plan.tensor
-    others: float = layers * model.attention_parameters + model.vocabulary * model.hidden
-    if plan.pipeline == 1 and not model.tied:
-        others += model.vocabulary * model.hidden
-    others /= plan.tensor
+    others = layers * model.attention_parameters / plan.tensor + ends
     whole = experts + others
-    # Experts are split only among the data parallel ranks that have the same experts.
-    split = experts / (plan.data / plan.expert) + others / plan.data
+    # Experts are split only among the ranks that have the same experts.
+    split = experts / plan.group("copies").ranks + others / plan.group("data").ranks
+    activations, logits = _activations(model, plan, stage, layers, is_last)
     return Memory(
         parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,
-        gradients=(split if plan.zero >= 2 else whole) * plan.gradient_bytes,
+        gradients=(split if plan.splits_gradients else whole) * plan.gradient_bytes,
         optimizer=(split if plan.zero >= 1 else whole) * ADAM_BYTES,
-        activations=_activations(model, plan, layers),
+        activations=activations,
+        logits=logits,
+        buffers=_buffers(model, plan, whole, ends),
+        outside=CONTEXT_BYTES + NCCL_BYTES * _communicators(plan),
     )
 
 
-def layer_activations(model: Model, plan: Plan) -> float:
-    """Bytes of the activations of a layer, of one microbatch on one GPU."""
-    tokens = plan.micro_batch * model.sequence / plan.context
-    width = plan.value_bytes / 2
-    values = tokens * model.hidden * width
-    if plan.sequence:
-        layer = values * LAYER_VALUES / plan.tensor
-    else:
-        layer = values * (LAYER_VALUES - SPLIT_VALUES + SPLIT_VALUES / plan.tensor)
-    if not plan.flash:
-        layer += MATRIX_VALUES * width * model.heads / plan.tensor * tokens * model.sequence
-    return layer
+def _layers(model: Model, plan: Plan, stage: int) -> int:
+    """Layers of a stage; the first chunks have one more if they cannot be equal."""
+    chunks = plan.pipeline * plan.interleave
+    each, more = divmod(model.layers, chunks)
+    return sum(each + (chunk < more) for chunk in range(stage, chunks, plan.pipeline))
 
 
-def _activations(model: Model, plan: Plan, layers: int) -> float:
-    layer = layer_activations(model, plan)
-    in_flight = float(min(plan.microbatches, plan.pipeline))
-    if plan.interleave > 1:
-        in_flight *= 1 + (plan.pipeline - 1) / (plan.pipeline * plan.interleave)
-    if plan.recompute:
-        tokens = plan.micro_batch * model.sequence / plan.context
-        kept = tokens * model.hidden * plan.value_bytes / 2 * INPUT_VALUES
-        return in_flight * layers * kept + layer
-    return in_flight * layers * layer
+def _activations(
+    model: Model, plan: Plan, stage: int, layers: int, is_last: bool
+) -> tuple[float, float]:
+    """Bytes of activations, and of logits, when both together are most."""
+    kept = kept_activations(model, plan)
+    flying = in_flight(plan, stage) * layers / plan.interleave * kept
+    again = layer_activations(model, plan) - kept
+    logits = _logits(model, plan) if is_last else 0.0
+    return (flying, logits) if logits > again else (flying + again, 0.0)
+
+
+def _logits(model: Model, plan: Plan) -> float:
+    """Bytes of the logits' tensors, and of the input of their product and its gradient."""
+    more = (LOGIT_BYTES if plan.tensor == 1 else LOGIT_SPLIT_BYTES)[plan.framework]
+    each = model.vocabulary / plan.tensor * (plan.value_bytes + more)
+    return tokens_of(model, plan) * (each + 2 * plan.value_bytes * model.hidden)
+
+
+def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
+    """Bytes that data parallelism needs besides parameters and gradients.
+
+    FSDP has the parameters of two layers gathered, those of the embedding and the logits, and the
+    gradients of the larger one with the copy that is scattered. DDP of PyTorch has buckets besides
+    the gradients, unless gradient_as_bucket_view is set.
+    """
+    if plan.group("data").ranks == 1:
+        return 0.0
+    if plan.zero == 0:
+        return whole * plan.gradient_bytes if plan.framework == "pytorch" else 0.0
+    if plan.zero < 3:
+        return 0.0
+    layer = model.attention_parameters + model.experts * model.expert_parameters / plan.expert
+    layer /= plan.tensor
+    largest = max(layer, model.vocabulary * model.hidden / plan.tensor)
+    gathered = (2 * layer + ends) * plan.value_bytes
+    return gathered + largest * (plan.value_bytes + plan.gradient_bytes)
+
+
+def _communicators(plan: Plan) -> int:
+    names = ["tensor", "context", "data", "pipeline"]
+    names += ["expert", "copies"] if plan.expert > 1 else []
+    return sum(plan.group(name).ranks > 1 for name in names)

@@ -78,9 +78,12 @@ class Model:
         """Operations of the logits' forward pass."""
         return 2.0 * tokens * self.vocabulary * self.hidden
 
-    def step_flops(self, tokens: float, recomputes: bool = False) -> float:
-        """Operations of a step: backward is twice forward, and recomputation one forward more."""
-        passes = 4.0 if recomputes else 3.0
+    def step_flops(self, tokens: float, recomputes: float = 0.0) -> float:
+        """Operations of a step: backward is twice forward.
+
+        recomputes: forward passes of a layer that backward runs again: True, or a part of one.
+        """
+        passes = 3.0 + recomputes
         return passes * self.layers * self.layer_flops(tokens) + 3.0 * self.head_flops(tokens)
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from transport.estimate.models import Model
 
+SELECTIVE = ("", "attention", "operators")
+FRAMEWORKS = ("pytorch", "megatron")
+
 
 class PlanError(ValueError):
     """A plan that does not fit its model or its number of GPUs."""
@@ -36,9 +39,11 @@ class Plan:
     are scattered and parameters gathered. 3: parameters too (FSDP): they are gathered for each
     pass. interleave: model chunks of a pipeline stage. bucket_bytes: gradients per operation.
     value_bytes: of parameters and activations; gradient_bytes: of gradients as they are sent.
-    recompute: the forward pass runs again in backward. flash: the attention matrix stays on the
-    chip (FlashAttention) instead of going through memory. sequence: activations between tensor
-    parallel parts are split, too (Korthikanti et al., "Reducing Activation Recomputation", 2022).
+    recompute: each layer's forward pass runs again in backward. flash: the attention matrix stays
+    on the chip (FlashAttention) instead of going through memory. sequence: activations between
+    tensor parallel parts are split, too (Korthikanti et al., arXiv 2205.05198).
+    selective: instead of `recompute`, what runs again: "attention" (its matrix), "operators" (every
+    other product), or nothing. framework: whose kernels and buffers count in memory.
     """
 
     data: int = 1
@@ -56,6 +61,13 @@ class Plan:
     recompute: bool = False
     flash: bool = True
     sequence: bool = False
+    selective: str = ""
+    framework: str = "pytorch"
+
+    @property
+    def splits_gradients(self) -> bool:
+        """Whether ZeRO splits gradients while they are summed over microbatches."""
+        return self.zero >= 2
 
     @property
     def gpus(self) -> int:
@@ -93,6 +105,9 @@ class Plan:
                 raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero: {self.zero}: must be 0 to 3")
+        for name, known in (("selective", SELECTIVE), ("framework", FRAMEWORKS)):
+            if getattr(self, name) not in known:
+                raise PlanError(f"{name}: {getattr(self, name)!r}: must be one of {known}")
         if self.global_batch % (self.data * self.micro_batch):
             raise PlanError(
                 f"global_batch: {self.global_batch}: must be a multiple of data x micro_batch, "

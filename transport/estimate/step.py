@@ -5,13 +5,15 @@ Pipelines run one forward, one backward (1F1B), interleaved as in Narayanan et a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from transport.estimate.activations import repeated_passes, tokens_of
 from transport.estimate.collectives import Estimate, estimate
 from transport.estimate.computation import BACKWARD, Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
+from transport.estimate.pipelines import order
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task
 
@@ -50,7 +52,7 @@ class Step:
     @property
     def tokens(self) -> float:
         """Tokens of a microbatch on one GPU."""
-        return self.plan.micro_batch * self.model.sequence / self.plan.context
+        return tokens_of(self.model, self.plan)
 
     @property
     def last_chunk(self) -> int:
@@ -136,7 +138,7 @@ class Step:
         else:
             head_ns = self.computation.head_backward_ns
             after = [self.add(f"{name} head", stage, MAIN, COMPUTE, head_ns, after)]
-        again = 1.0 if self.plan.recompute else 0.0
+        again = repeated_passes(self.model, self.plan)
         reduces = self.plan.zero == 3 or batch == self.plan.microbatches - 1
         reduced: list[str] = []
         self._layers(name, stage, chunk, BACKWARD + again, after, reduced if reduces else None)
@@ -160,7 +162,7 @@ class Step:
         the tasks that reduce gradients; None: this pass does not reduce them.
         """
         count = self.layers_of(chunk)
-        sums = 2 if passes < 2 else 2 * round(passes - BACKWARD + 1)
+        sums = 4 if passes >= BACKWARD and self.plan.recompute else 2
         self._gather_ends(name, stage, chunk, passes, after)
         gathered: list[str] = []
         # The gradients of the logits' parameters are ready before those of any layer.
@@ -349,32 +351,3 @@ class Step:
 
 def ns_of(sent: Estimate | None) -> float:
     return 0.0 if sent is None else sent.time_ns
-
-
-def order(plan: Plan, stage: int) -> Iterator[tuple[bool, int, int]]:
-    """The passes of a stage in order: whether each is forward, its chunk, and its microbatch.
-
-    Chunk c is on stage c modulo the number of stages.
-    """
-    stages, total = plan.pipeline, plan.microbatches * plan.interleave
-    if plan.interleave == 1:
-        ahead = min(stages - stage - 1, total)
-    else:
-        ahead = min(2 * (stages - stage - 1) + (plan.interleave - 1) * stages, total)
-
-    def turn(number: int, forward: bool) -> tuple[bool, int, int]:
-        round_, inside = divmod(number, stages * plan.interleave)
-        part = inside // stages
-        if not forward:
-            part = plan.interleave - 1 - part
-        if plan.interleave == 1:
-            return forward, stage, number
-        return forward, part * stages + stage, round_ * stages + inside % stages
-
-    for number in range(ahead):
-        yield turn(number, True)
-    for number in range(ahead, total):
-        yield turn(number, True)
-        yield turn(number - ahead, False)
-    for number in range(total - ahead, total):
-        yield turn(number, False)

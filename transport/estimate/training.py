@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transport.estimate.activations import repeated_passes
 from transport.estimate.computation import Computation, of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import Memory, memory_of
@@ -98,7 +99,10 @@ def train(
         exposed_ns=difference_ns(timed.length_ns, alone_ns),
         host_ns=host_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
-        flops_per_gpu=model.step_flops(tokens, plan.recompute) / step_ns * 1e9 / plan.gpus,
+        flops_per_gpu=model.step_flops(tokens, repeated_passes(model, plan))
+        / step_ns
+        * 1e9
+        / plan.gpus,
         tokens_per_s=tokens / step_ns * 1e9,
         rows=rows,
         memory=memory,
@@ -238,5 +242,8 @@ def as_json(found: Training) -> dict[str, Any]:
     )
     made = {name: getattr(found, name) for name in names}
     made["operations"] = [vars(row) for row in found.rows]
-    made["memory_bytes"] = vars(found.memory) | {"total": found.memory.total}
+    memory = found.memory
+    made["memory_bytes"] = vars(memory) | {
+        name: getattr(memory, name) for name in ("unused", "allocated", "reserved", "total")
+    }
     return made
