@@ -69,6 +69,27 @@ def test_train__json_and_picture(tmp_path: Path) -> None:
     )
 
 
+def test_train__without_a_link_inside_each_gpu_is_a_node() -> None:
+    assert "8 nodes of one GPU each" in run("train", "gpt2", "--data", "8").output
+    assert "nodes of one GPU" not in run("train", "gpt2").output
+    assert "nodes of one GPU" not in run(*LLAMA).output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), {"recompute": False, "selective": ""}),
+        (("--recompute",), {"recompute": True, "selective": ""}),
+        (("--recompute", "full"), {"recompute": True, "selective": ""}),
+        (("--recompute", "selective"), {"recompute": False, "selective": "attention"}),
+        (("--recompute", "selective-op"), {"recompute": False, "selective": "operators"}),
+    ],
+)
+def test_train__recompute_alone_means_full(words: tuple[str, ...], said: dict[str, object]) -> None:
+    plan = json.loads(run("train", "gpt2", *words, "--json", "-").output)["plan"]
+    assert {key: plan[key] for key in said} == said
+
+
 def test_train__sizes_of_ones_own() -> None:
     sizes = (
         *("--layers", "12", "--hidden", "768", "--heads", "12"),
@@ -85,6 +106,8 @@ def test_train__sizes_of_ones_own() -> None:
         (("train", "llama9"), "no model llama9: known are gpt2"),
         (("train", "gpt2", "--gpu", "h300"), "no GPU h300: known are a100-40"),
         (("train", "gpt2", "--tensor", "5"), "must divide the 12 heads"),
+        (("train", "gpt2", "--data", "1000000000"), "'--data': 1000000000 is not in the range"),
+        (("train", "gpt2", "--recompute", "some"), "'some' is not one of 'none', 'selective'"),
         (("train", "gpt2", "--bucket", "lots"), "--bucket: 'lots': expected bytes"),
         (("train", "gpt2", "--between", "string"), "no link string: known are nvlink3"),
         (("train", "gpt2", "--gantt", "x.doc"), "--gantt x.doc: give a name that ends in one of"),

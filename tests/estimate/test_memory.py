@@ -202,6 +202,14 @@ def _analysis(gib: float, **plan: int) -> Peak:
     return Peak(name, ANALYSIS, gib, _LLAMA2, states | plan, reserved=False)
 
 
+def _long(context: int, gib: float) -> Peak:
+    """Sequences of 32,768 tokens for each of the GPUs that share them; 8 GPUs."""
+    model = replace(LLAMA8, sequence=32_768 * context)
+    data = 8 // context
+    plan: dict[str, Any] = {"data": data, "context": context, "global_batch": data}
+    return _titan(2, f"context {context}", gib, model, recompute=True, **plan)
+
+
 _SELECTIVE = {"micro_batch": 2, "selective": "operators"}
 _2D = {"data": 32, "tensor": 8, "sequence": True, "micro_batch": 16, "global_batch": 512}
 PEAKS = (
@@ -211,15 +219,7 @@ PEAKS = (
     _titan(3, "128 GPUs", 67.0, LLAMA8, data=128, global_batch=256, **_SELECTIVE),
     _titan(3, "compiled", 62.0, LLAMA8, data=128, global_batch=256, **_SELECTIVE),
     _titan(3, "float8", 61.8, LLAMA8, data=128, global_batch=256, **_SELECTIVE),
-    _titan(
-        2,
-        "32,768 tokens",
-        83.9,
-        replace(LLAMA8, sequence=32_768),
-        data=8,
-        global_batch=8,
-        recompute=True,
-    ),
+    *(_long(context, gib) for context, gib in ((1, 83.9), (2, 84.2), (4, 84.0), (8, 84.5))),
     _titan(4, "2D", 71.9, LLAMA70, recompute=True, **_2D),
     _titan(4, "2D, async TP", 67.6, LLAMA70, recompute=True, **_2D),
     _analysis(69.1, data=8, micro_batch=2),

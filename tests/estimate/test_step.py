@@ -213,6 +213,73 @@ def test_experts__are_reduced_by_the_ranks_that_have_the_same_ones(zero: int) ->
     assert "experts' gradients" not in {row.kind for row in alone.rows}  # each rank has its own
 
 
+def test_groups__are_placed_as_in_megatron() -> None:
+    """Tensor, context, expert, data: 2 x 4 x 8 x 2 stages, in nodes of 8 GPUs."""
+    plan = Plan(data=8, tensor=2, context=4, pipeline=2, expert=16)
+    groups = {
+        name: (plan.group(name).ranks, plan.group(name).stride, plan.group(name).nodes(8))
+        for name in ("tensor", "context", "data", "expert", "copies", "pipeline")
+    }
+    assert groups == {
+        "tensor": (2, 1, 1),
+        "context": (4, 2, 1),
+        "data": (32, 2, 8),
+        "expert": (16, 2, 4),
+        "copies": (2, 32, 2),
+        "pipeline": (2, 64, 2),
+    }
+    halves = replace(plan, expert=1, zero=3, shard=4)
+    assert (halves.group("shard").ranks, halves.group("shard").nodes(8)) == (4, 1)
+    assert (halves.group("replicas").ranks, halves.group("replicas").nodes(8)) == (8, 8)
+
+
+def test_context__its_ranks_sum_gradients_too() -> None:
+    """8 x 8 ranks on 8 nodes: within a node's ring they share what leaves it among 8 NICs."""
+    plan = Plan(data=8, context=8, global_batch=8)
+    net = of_links("ethernet-400", "nvlink4", 8)
+    rows = {row.kind: row for row in train(PRESETS["llama2-7b"], plan, GPU, net).rows}
+    assert (rows["gradients"].ranks, rows["gradients"].nodes) == (64, 8)
+    assert (rows["context"].ranks, rows["context"].nodes) == (8, 1)
+    alone = replace(plan, data=64, context=1, global_batch=64)
+    other = {row.kind: row for row in train(PRESETS["llama2-7b"], alone, GPU, net).rows}
+    assert rows["gradients"].each_ns == other["gradients"].each_ns
+
+
+def test_shard__scatters_inside_a_node_and_sums_between_nodes() -> None:
+    """HSDP: a layer's gradients within 8 ranks, an eighth of them over 4 replicas."""
+    model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
+    plan = Plan(data=32, zero=3, shard=8, global_batch=32)
+    found = train(model, plan, GPU, of_links("ethernet-400", "nvlink4", 8))
+    rows = {row.kind: row for row in found.rows}
+    layer_bytes = model.layer_parameters * plan.gradient_bytes
+    # The first operation is the last layer's; the last one has the embedding, too.
+    for kind, operation, ranks, nodes, size in (
+        ("parameters", "all_gather", 8, 1, layer_bytes),
+        ("gradients", "reduce_scatter", 8, 1, layer_bytes),
+        ("gradients of replicas", "all_reduce", 4, 4, layer_bytes / 8),
+    ):
+        row = rows[kind]
+        assert (row.operation, row.ranks, row.nodes) == (operation, ranks, nodes)
+        assert row.bytes == pytest.approx(size)
+    assert rows["gradients of replicas"].count == rows["gradients"].count == 8
+    assert found.memory.optimizer == pytest.approx(12 * model.parameters / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(("zero", "pipeline", "times"), [(1, 1, 1), (2, 1, 4), (2, 2, 1)])
+def test_zero__two_scatters_gradients_of_each_microbatch(
+    zero: int, pipeline: int, times: int
+) -> None:
+    """Without stages: else parts would not be kept; then it keeps whole gradients until the end."""
+    model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
+    bucket = model.layer_parameters * 2
+    plan = Plan(data=2, pipeline=pipeline, zero=zero, global_batch=8, bucket_bytes=bucket)
+    found = train(model, plan, GPU, network())
+    (row,) = (row for row in found.rows if row.kind == "gradients")
+    assert row.count == 8 * times
+    whole = 2 * model.parameters / pipeline
+    assert found.memory.gradients == pytest.approx(whole / (2 if times > 1 else 1), rel=1e-3)
+
+
 def test_train__nodes_that_are_not_full_are_refused() -> None:
     eight = of_links("ethernet-100", "nvlink4", 8)
     assert train(SMALL, Plan(data=4, global_batch=4), GPU, eight).step_ns > 0
@@ -239,6 +306,13 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
         (Plan(zero=4), "zero: 4: must be 0 to 3"),
         (Plan(zero=3, pipeline=2, global_batch=2), "use 0 to 2 with pipeline stages"),
         (Plan(data=0), "data: 0: must be at least 1"),
+        (
+            Plan(data=1 << 20, tensor=2),
+            "2,097,152 GPUs in all (data x tensor x pipeline x context)",
+        ),
+        (Plan(data=8, global_batch=8, shard=4), "shard: 4: needs zero of 1 to 3"),
+        (Plan(data=8, global_batch=8, zero=3, shard=3), "must divide data x context, 8"),
+        (Plan(selective="layers"), "selective: 'layers': must be one of"),
     ],
 )
 def test_plan__what_does_not_fit_is_one_line(plan: Plan, said: str) -> None:

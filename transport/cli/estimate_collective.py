@@ -14,6 +14,7 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
+from transport.estimate.plan import RANKS_MAX
 from transport.ground.units import bytes_of, bytes_text, rate_text, time_text
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ HEADS = (
     "--ranks",
     "ranks",
     multiple=True,
-    type=click.IntRange(2, 1 << 20),
+    type=click.IntRange(2, RANKS_MAX),
     default=(8,),
     show_default=True,
     help="GPUs; may be given several times.",

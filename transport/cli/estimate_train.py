@@ -21,7 +21,7 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
-from transport.estimate.plan import FRAMEWORKS
+from transport.estimate.plan import FRAMEWORKS, RANKS_MAX
 from transport.ground.units import bytes_of, bytes_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def number_options(command: Any) -> Any:
         help_text = f"Instead of the preset's {text}."
         command = click.option(option, name, type=click.IntRange(1), help=help_text)(command)
     for name, text in reversed(DEGREES.items()):
-        command = _integer(f"--{name}", 1, 1, None, text)(command)
+        command = _integer(f"--{name}", 1, 1, RANKS_MAX, text)(command)
     return command
 
 
@@ -107,6 +107,12 @@ PLAN_OPTIONS = (
     _integer("--micro-batch", 1, 1, None, "Sequences of a microbatch."),
     _integer(
         "--zero", 0, 0, 3, "ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."
+    ),
+    click.option(
+        "--shard",
+        type=click.IntRange(1, RANKS_MAX),
+        help="Ranks that ZeRO splits among, such as those of a node; the others are replicas of "
+        "them (HSDP). Default: all.",
     ),
     click.option(
         "--bucket", default="25 MiB", show_default=True, help="Bytes of gradients per operation."
@@ -329,6 +335,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
         bucket_bytes = bytes_of(given.pop("bucket"))
     except ValueError as error:
         raise click.UsageError(f"--bucket: {error}") from None
+    given["shard"] = given["shard"] or 0
     batch = given.pop("batch") or given["data"] * given["micro_batch"] * given["pipeline"]
     split, again = given.pop("split_sequence"), RECOMPUTE[given.pop("recompute")]
     return Plan(**given, **again, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
@@ -426,7 +433,8 @@ def _parts_of(memory: Memory) -> str:
 def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
     """Lines about the inputs of the estimate, many of which are defaults."""
     if network.inside is None:
-        node = "every GPU alone in its node, with a NIC (--inside, --nics-per-node)"
+        nodes = f"{plan.gpus:,} nodes of one GPU each, with a NIC" if plan.gpus > 1 else "one GPU"
+        node = f"{nodes}; for GPUs of one node, give the link between them: --inside nvlink4"
     else:
         node = f"{network.gpus_per_node} GPUs a node"
     kind = f"ZeRO {plan.zero}" if plan.zero else "DDP"

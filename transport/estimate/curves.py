@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from transport.estimate.computation import Computation
@@ -56,8 +57,8 @@ def curves(model: Model, plan: Plan, computation: Computation, network: Network)
 
 
 def _replicas(plan: Plan) -> list[int]:
-    """Numbers of data parallel replicas: the plan's own, and powers of two times plan.expert."""
-    found, data = {plan.data}, plan.expert
+    """Numbers of data parallel replicas: the plan's own, and powers of two times the fewest."""
+    found, data = {plan.data}, math.lcm(plan.expert, plan.shard or 1)
     while data * plan.gpus // plan.data <= GPUS_MAX:
         found.add(data)
         data *= 2

@@ -83,7 +83,8 @@ def _stage(model: Model, plan: Plan, stage: int) -> Memory:
     others = layers * model.attention_parameters / plan.tensor + ends
     whole = experts + others
     # Experts are split only among the ranks that have the same experts.
-    split = experts / plan.group("copies").ranks + others / plan.group("data").ranks
+    same = "copies" if plan.expert > 1 else "shard"
+    split = experts / plan.group(same).ranks + others / plan.group("shard").ranks
     activations, logits = _activations(model, plan, stage, layers, is_last)
     return Memory(
         parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,
@@ -142,6 +143,6 @@ def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
 
 
 def _communicators(plan: Plan) -> int:
-    names = ["tensor", "context", "data", "pipeline"]
+    names = ["tensor", "context", "shard", "replicas", "pipeline"]
     names += ["expert", "copies"] if plan.expert > 1 else []
     return sum(plan.group(name).ranks > 1 for name in names)

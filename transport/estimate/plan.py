@@ -1,7 +1,7 @@
 """The plan that spreads a model over GPUs, and the groups of GPUs that talk to each other.
 
-Ranks are numbered as in Megatron-LM: tensor, context and data parallel ranks are next to each
-other in this order, pipeline stages are farthest apart.
+Ranks are numbered as in Megatron-LM (tp-cp-ep-dp-pp): tensor, context and data parallel ranks are
+next to each other in this order, pipeline stages are farthest apart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from transport.estimate.models import Model
 
 SELECTIVE = ("", "attention", "operators")
+RANKS_MAX = 1 << 20  # largest number of GPUs of a job
 FRAMEWORKS = ("pytorch", "megatron")
 
 
@@ -43,7 +44,8 @@ class Plan:
     on the chip (FlashAttention) instead of going through memory. sequence: activations between
     tensor parallel parts are split, too (Korthikanti et al., arXiv 2205.05198).
     selective: instead of `recompute`, what runs again: "attention" (its matrix), "operators" (every
-    other product), or nothing. framework: whose kernels and buffers count in memory.
+    other product), or nothing. shard: ranks that ZeRO splits among, next to each other; the others
+    are replicas of them (HSDP); 0: all. framework: whose kernels and buffers count in memory.
     """
 
     data: int = 1
@@ -62,12 +64,16 @@ class Plan:
     flash: bool = True
     sequence: bool = False
     selective: str = ""
+    shard: int = 0
     framework: str = "pytorch"
 
     @property
     def splits_gradients(self) -> bool:
-        """Whether ZeRO splits gradients while they are summed over microbatches."""
-        return self.zero >= 2
+        """Whether gradients are scattered after each microbatch, and kept in parts.
+
+        With pipeline stages ZeRO 2 keeps them whole until the last microbatch.
+        """
+        return self.zero == 3 or (self.zero == 2 and self.pipeline == 1)
 
     @property
     def gpus(self) -> int:
@@ -78,22 +84,30 @@ class Plan:
         """Microbatches of a step for each data parallel replica."""
         return self.global_batch // (self.data * self.micro_batch)
 
-    def group(self, name: str) -> Group:
-        """The communicator of tensor, context, data, expert or pipeline parallelism.
+    @property
+    def replicas(self) -> int:
+        """Ranks that have the same part of the model: data and context parallel ones."""
+        return self.data * self.context
 
-        copies: the data parallel ranks that have the same experts.
+    def group(self, name: str) -> Group:
+        """The communicator of a kind of parallelism.
+
+        data: ranks that have the same part of the model and sum its gradients, context parallel
+        ones among them. shard: those of them that ZeRO splits it among; copies of it: replicas.
+        expert: ranks that share the experts; copies: those that have the same experts.
         """
-        one = self.tensor * self.context
-        strides = {
-            "tensor": 1,
-            "context": self.tensor,
-            "data": one,
-            "expert": one,
-            "copies": one * self.expert,
-            "pipeline": one * self.data,
-        }
-        ranks = self.data // self.expert if name == "copies" else getattr(self, name)
-        return Group(ranks, strides[name])
+        shard = self.shard or self.replicas
+        ranks, stride = {
+            "tensor": (self.tensor, 1),
+            "context": (self.context, self.tensor),
+            "data": (self.replicas, self.tensor),
+            "shard": (shard, self.tensor),
+            "replicas": (self.replicas // shard, self.tensor * shard),
+            "expert": (self.expert, self.tensor),
+            "copies": (self.replicas // self.expert, self.tensor * self.expert),
+            "pipeline": (self.pipeline, self.tensor * self.replicas),
+        }[name]
+        return Group(ranks, stride)
 
     def check(self, model: Model) -> None:
         """Raises PlanError, with what to change, if the plan does not fit."""
@@ -103,6 +117,11 @@ class Plan:
         ):
             if getattr(self, name) < 1:
                 raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
+        if self.gpus > RANKS_MAX:
+            raise PlanError(
+                f"data: {self.gpus:,} GPUs in all (data x tensor x pipeline x context): at most "
+                f"{RANKS_MAX:,}"
+            )
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero: {self.zero}: must be 0 to 3")
         for name, known in (("selective", SELECTIVE), ("framework", FRAMEWORKS)):
@@ -129,15 +148,27 @@ class Plan:
         self._check_sizes(model)
         if self.expert > 1 and model.experts == 1:
             raise PlanError(f"expert: {self.expert}: {model.name} has no experts")
-        if model.experts % self.expert or self.data % self.expert:
+        if model.experts % self.expert or self.replicas % self.expert:
             raise PlanError(
-                f"expert: {self.expert}: must divide the {model.experts} experts and data, "
-                f"{self.data}"
+                f"expert: {self.expert}: must divide the {model.experts} experts and data x "
+                f"context, {self.replicas}"
             )
+        self._check_shard()
         if self.zero == 3 and self.pipeline > 1:
             raise PlanError(
                 "zero: 3 gathers parameters for every microbatch: use 0 to 2 with pipeline stages"
             )
+
+    def _check_shard(self) -> None:
+        """Raises PlanError if ZeRO cannot split among `shard` ranks."""
+        if not self.shard:
+            return
+        if self.zero == 0:
+            raise PlanError(f"shard: {self.shard}: needs zero of 1 to 3, which splits")
+        if self.shard < 1 or self.replicas % self.shard:
+            raise PlanError(f"shard: {self.shard}: must divide data x context, {self.replicas}")
+        if self.expert > 1:
+            raise PlanError(f"shard: {self.shard}: cannot be combined with expert")
 
     def _check_sizes(self, model: Model) -> None:
         """Raises PlanError if the model's own sizes do not fit each other, or the plan."""
@@ -155,4 +186,5 @@ class Plan:
         found = [
             name for name in ("tensor", "pipeline", "expert", "context") if getattr(self, name) > 1
         ]
-        return found + (["zero"] if self.zero in (1, 2) else [])
+        found += ["zero"] if self.zero in (1, 2) else []
+        return found + (["shard"] if self.group("replicas").ranks > 1 and self.shard else [])

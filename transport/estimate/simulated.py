@@ -51,6 +51,8 @@ def scenario_of(
     for name in ("pipeline", "expert", "context"):
         if getattr(plan, name) > 1:
             raise ShapeError(f"{name}: only data and tensor parallelism can be simulated")
+    if plan.shard and plan.group("replicas").ranks > 1:
+        raise ShapeError("shard: replicas of shards (HSDP) cannot be simulated")
     hosts = plan.group("data").nodes(network.gpus_per_node)
     if hosts < 2:
         raise ShapeError(

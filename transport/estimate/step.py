@@ -139,7 +139,7 @@ class Step:
             head_ns = self.computation.head_backward_ns
             after = [self.add(f"{name} head", stage, MAIN, COMPUTE, head_ns, after)]
         again = repeated_passes(self.model, self.plan)
-        reduces = self.plan.zero == 3 or batch == self.plan.microbatches - 1
+        reduces = self.plan.splits_gradients or batch == self.plan.microbatches - 1
         reduced: list[str] = []
         self._layers(name, stage, chunk, BACKWARD + again, after, reduced if reduces else None)
         self.add(name, stage, MAIN, COMPUTE, 0.0)
@@ -206,7 +206,7 @@ class Step:
         """
         computed, plan = self.computation, self.plan
         ns = computed.layer_ns(passes)
-        if plan.data > 1:
+        if plan.replicas > 1:
             copied = plan.value_bytes * (plan.zero == 3) + plan.gradient_bytes * reduces
             ns += copied * self.layer_parameters * computed.copy_ns
         if chunk == 0 and passes < BACKWARD and layer == 0:
@@ -228,7 +228,7 @@ class Step:
         count = sum(self.ends_parameters(chunk))
         if self.plan.zero == 3 and passes < BACKWARD and count:
             sent = self.message(
-                "embeddings", "all_gather", self.plan.group("data"), count * self.plan.value_bytes
+                "embeddings", "all_gather", self.plan.group("shard"), count * self.plan.value_bytes
             )
             self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
@@ -281,7 +281,7 @@ class Step:
             kind = "experts' parameters"
             wait = [self.send(f"{name} experts", stage, "data", kind, sent, wait)]
         size = self.shared_parameters * value_bytes
-        sent = self.message("parameters", "all_gather", self.plan.group("data"), size)
+        sent = self.message("parameters", "all_gather", self.plan.group("shard"), size)
         return self.send(name, stage, "data", "parameters", sent, wait)
 
     @property
@@ -311,9 +311,24 @@ class Step:
         return each * (chunk == 0), each * is_last
 
     def _reduce(self, name: str, stage: int, size_bytes: float, after: str) -> str:
-        operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
-        sent = self.message("gradients", operation, self.plan.group("data"), size_bytes)
-        return self.send(name, stage, "data", "gradients", sent, [after])
+        """Sums gradients; returns the name of the last task.
+
+        HSDP scatters sums among a shard's ranks, and then sums each part over replicas, on a stream
+        of its own, as PyTorch's fully_shard does over a mesh of two dimensions
+        (https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+        """
+        plan = self.plan
+        if plan.zero == 0:
+            sent = self.message("gradients", "all_reduce", plan.group("data"), size_bytes)
+            return self.send(name, stage, "data", "gradients", sent, [after])
+        shard, replicas = plan.group("shard"), plan.group("replicas")
+        sent = self.message("gradients", "reduce_scatter", shard, size_bytes)
+        done = self.send(name, stage, "data", "gradients", sent, [after])
+        if replicas.ranks == 1:
+            return done
+        kind = "gradients of replicas"
+        sent = self.message(kind, "all_reduce", replicas, size_bytes / shard.ranks)
+        return self.send(f"{name} of replicas", stage, "replicas", kind, sent, [done])
 
     def _reduce_experts(self, name: str, stage: int, after: str) -> str:
         operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
@@ -336,7 +351,7 @@ class Step:
         shared = layers * self.shared_parameters
         shared += sum(sum(self.ends_parameters(one)) for one in chunks)
         experts = layers * self.expert_parameters
-        held = [("parameters", "data", shared), ("experts' parameters", "copies", experts)]
+        held = [("parameters", "shard", shared), ("experts' parameters", "copies", experts)]
         mine = sum(
             count / (plan.group(group).ranks if plan.zero else 1) for _, group, count in held
         )
