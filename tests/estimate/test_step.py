@@ -10,7 +10,7 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Link, Network, Protocol, Slowdown, of_links
-from transport.estimate.pipelines import order
+from transport.estimate.pipelines import in_flight, order
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
 from transport.estimate.step import Step
@@ -144,6 +144,92 @@ def test_pipeline__the_bubble_is_that_of_one_forward_one_backward(
     assert found.bubble_ns == pytest.approx((stages - 1) * one_ns, rel=1e-3)
 
 
+EQUAL = Model("equal", 16, 1_024, 16, 4_096, 1, 512, tied=True)
+# Its layers: 24 h^2 operations for each token have parameters, 4 s h = 2 h^2 of attention have not.
+# A stage's W is 24/26 of F, and B is 2 F.
+WEIGHTS_OF_FORWARD = 24 / 26
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(2, 2), (4, 4), (4, 22), (8, 16)])
+def test_pipeline__the_bubble_of_zero_bubble_hides_the_gradients_of_parameters(
+    stages: int, batches: int
+) -> None:
+    """(p - 1) (F + B - 2 W), while as many microbatches are in flight as in 1F1B."""
+    plan = Plan(pipeline=stages, global_batch=batches, schedule="zero-bubble")
+    found = train(EQUAL, plan, GPU, network(1e18))
+    one_ns = EQUAL.layers / stages * GPU.ns(EQUAL.layer_flops(512))
+    expected = (stages - 1) * (1 + 2 - 2 * WEIGHTS_OF_FORWARD) * one_ns
+    assert found.bubble_ns == pytest.approx(expected, rel=1e-3)
+    assert found.compute_ns == pytest.approx(batches * 3 * one_ns, rel=1e-3)
+    assert [in_flight(plan, stage) for stage in range(stages)] == [min(stages, batches)] * stages
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(4, 8), (8, 20)])
+def test_pipeline__the_bubble_of_dualpipe(stages: int, batches: int) -> None:
+    """(p / 2 - 1) (F&B + B - 3 W), twice the parameters, p + 1 microbatches in flight."""
+    plan = Plan(pipeline=stages, global_batch=batches, schedule="dualpipe")
+    found = train(EQUAL, plan, GPU, network(1e18))
+    one_ns = EQUAL.layers / stages * GPU.ns(EQUAL.layer_flops(512))
+    expected = (stages / 2 - 1) * (3 + 2 - 3 * WEIGHTS_OF_FORWARD) * one_ns
+    assert found.bubble_ns == pytest.approx(expected, rel=1e-3)
+    assert found.compute_ns == pytest.approx(batches * 3 * one_ns, rel=1e-3)
+    plain = train(EQUAL, replace(plan, schedule="1f1b"), GPU, network(1e18)).memory
+    assert found.memory.parameters == pytest.approx(2 * plain.parameters, rel=1e-3)
+    assert found.memory.activations == pytest.approx(plain.activations * (stages + 1) / stages)
+
+
+def test_pipeline__dualpipe_hides_what_experts_exchange() -> None:
+    """As long as AllToAlls take less than computation; 1F1B waits for each of them."""
+    model = Model("experts", 8, 1_024, 16, 4_096, 1, 512, experts=8, active=2, tied=True)
+    plan = Plan(data=2, expert=2, pipeline=4, global_batch=16)
+    exposed = {}
+    for schedule in ("1f1b", "dualpipe"):
+        found = train(model, replace(plan, schedule=schedule), GPU, network(1e9))
+        (row,) = (row for row in found.rows if row.kind == "expert")
+        exposed[schedule] = row.exposed_ns
+    # Two AllToAlls of half a microbatch's tokens, in forward and in backward, 8 times 2 layers;
+    # with DualPipe only those after the last computation are left.
+    each_ns = 2 * 512 * 1_024 * 2 / 2 / 1e9 * 1e9
+    assert exposed["1f1b"] >= 8 * 2 * 4 * each_ns
+    assert exposed["dualpipe"] <= 2 * 2 * each_ns
+
+
+def test_tensor__with_sequence_parallelism_gathers_and_scatters() -> None:
+    """Instead of two AllReduces of a layer in each pass: the same bytes."""
+    moved = {}
+    for sequence in (False, True):
+        plan = Plan(tensor=4, sequence=sequence)
+        rows = {row.kind: row for row in train(SMALL, plan, GPU, network()).rows}
+        moved[sequence] = sum(row.each_ns * row.count for row in rows.values())
+        kinds = {"tensor gathers", "tensor scatters"} if sequence else {"tensor"}
+        assert set(rows) == kinds
+        assert {row.count for row in rows.values()} == {4 * SMALL.layers}
+    assert moved[True] == pytest.approx(moved[False])
+
+
+@pytest.mark.parametrize(
+    ("rate", "exposed"),
+    [
+        (1e10, 1 / 4),  # a part of 1/t waits for the product before it
+        # Of operations that are longer, as much hides as there is to compute: a layer takes 10.5 ms
+        # of 629 ms.
+        (1e7, 1 - 10.47 / 629.1),
+    ],
+)
+def test_tensor__overlap_hides_all_but_one_part(rate: float, exposed: float) -> None:
+    plan = Plan(tensor=4)
+    alone, beside = (
+        train(SMALL, replace(plan, overlap=overlap), GPU, network(rate)).exposed_ns
+        for overlap in (False, True)
+    )
+    layer_ns = 3 * GPU.ns(SMALL.layer_flops(512)) / 4
+    # Two AllReduces in forward, two in backward; each sends 2 x 3/4 of the values.
+    sums_ns = 4 * 1.5 * 512 * 1_024 * 2 / rate * 1e9
+    assert alone == pytest.approx(8 * sums_ns, rel=1e-3)
+    assert beside == pytest.approx(8 * max(sums_ns / 4, sums_ns - layer_ns), rel=1e-3)
+    assert beside / alone == pytest.approx(exposed, rel=1e-3)
+
+
 @pytest.mark.parametrize("chunks", [2, 4])
 def test_pipeline__interleaving_divides_the_bubble(chunks: int) -> None:
     """By the number of chunks (Narayanan et al., SC 2021, section 2.2.2)."""
@@ -181,6 +267,18 @@ def test_data__gradients_hide_behind_backward_but_for_the_last_bucket() -> None:
     (row,) = found.rows
     assert (row.kind, row.operation, row.count) == ("gradients", "all_reduce", 8)
     assert found.bottleneck == "communication of gradients (between)"
+
+
+def test_data__gradients_hide_beside_tensor_parallel_operations_too() -> None:
+    """The next layer waits for the tensor parallel sums of one layer, not for its gradients."""
+    model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
+    plan = Plan(data=2, tensor=2, global_batch=2, bucket_bytes=model.layer_parameters)
+    found = train(model, plan, GPU, network(1e9))
+    rows = {row.kind: row for row in found.rows}
+    assert rows["gradients"].each_ns < GPU.ns(model.layer_flops(512))
+    last_sums_ns = 2 * rows["tensor"].each_ns  # the last bucket is sent beside them
+    exposed_ns = rows["gradients"].each_ns - last_sums_ns
+    assert rows["gradients"].exposed_ns == pytest.approx(exposed_ns, rel=1e-3)
 
 
 def test_sharded__moves_half_as_much_again_as_data_parallelism() -> None:
@@ -312,6 +410,16 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
         ),
         (Plan(data=8, global_batch=8, shard=4), "shard: 4: needs zero of 1 to 3"),
         (Plan(data=8, global_batch=8, zero=3, shard=3), "must divide data x context, 8"),
+        (Plan(schedule="gpipe"), "schedule: 'gpipe': must be one of"),
+        (Plan(schedule="zero-bubble"), "schedule: zero-bubble: needs pipeline stages"),
+        (
+            Plan(pipeline=2, interleave=2, global_batch=2, schedule="zero-bubble"),
+            "interleave: 2: only the schedule 1f1b interleaves",
+        ),
+        (
+            Plan(pipeline=4, global_batch=6, schedule="dualpipe"),
+            "an even number of stages, not 4, and of microbatches, not 6, at least two",
+        ),
         (Plan(selective="layers"), "selective: 'layers': must be one of"),
     ],
 )

@@ -21,7 +21,7 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
-from transport.estimate.plan import FRAMEWORKS, RANKS_MAX
+from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, SCHEDULES
 from transport.ground.units import bytes_of, bytes_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -145,6 +145,19 @@ PLAN_OPTIONS = (
         "split_sequence",
         is_flag=True,
         help="Split activations between tensor parallel parts, too.",
+    ),
+    click.option(
+        "--schedule",
+        type=click.Choice(SCHEDULES),
+        default=SCHEDULES[0],
+        show_default=True,
+        help="Of the pipeline: one forward, one backward; ZB-H1; DualPipe.",
+    ),
+    click.option(
+        "--overlap-tensor",
+        "overlap",
+        is_flag=True,
+        help="Operations of tensor parallelism run in parts beside the products they depend on.",
     ),
     _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
     _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),

@@ -77,6 +77,12 @@ def repeated_passes(model: Model, plan: Plan) -> float:
     return 0.0
 
 
+def weights_share(model: Model) -> float:
+    """The part of a backward pass that makes the gradients of parameters; attention has none."""
+    attention = 4.0 * model.sequence * model.hidden / model.layer_flops(1.0)
+    return (1.0 - attention) / 2
+
+
 def tokens_of(model: Model, plan: Plan) -> float:
     """Tokens of a microbatch on one GPU."""
     return plan.micro_batch * model.sequence / plan.context

@@ -55,12 +55,6 @@ class Computation:
     embedding_backward_ns: float = 0.0
     host_ns: float = 0.0
 
-    def layer_ns(self, passes: float) -> float:
-        """The time of a layer. passes: 1: forward; BACKWARD: backward; more: forward again, too."""
-        if passes < BACKWARD:
-            return passes * self.forward_ns
-        return self.backward_ns + (passes - BACKWARD) * self.forward_ns
-
 
 def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     """The times that follow from the GPU's peak, its efficiency, and the rate of its memory."""

@@ -9,7 +9,7 @@ from transport.estimate.computation import Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
-from transport.estimate.schedule import COMPUTE, run
+from transport.estimate.schedule import run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 from transport.estimate.training import faster, launch_ns, quicker
@@ -69,6 +69,6 @@ def _point(x: float, model: Model, plan: Plan, computation: Computation, network
     step = Step(model, plan, computation, network)
     tasks = step.build()
     whole_ns = run(tasks, slowdown=network.slowdown).length_ns
-    kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
+    kinds = sending(tasks)
     exposed_ns = difference_ns(whole_ns, run(tasks, kinds).length_ns)
     return Point(x, max(whole_ns, launch_ns(step)), exposed_ns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from transport.estimate.activations import kept_activations, layer_activations, tokens_of
 from transport.estimate.models import Model
-from transport.estimate.pipelines import in_flight
+from transport.estimate.pipelines import chunks_of, in_flight
 from transport.estimate.plan import Plan
 
 ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
@@ -75,17 +75,19 @@ def memory_of(model: Model, plan: Plan) -> Memory:
 
 
 def _stage(model: Model, plan: Plan, stage: int) -> Memory:
-    is_last = stage == plan.pipeline - 1
-    layers = _layers(model, plan, stage)
+    chunks = chunks_of(plan, stage)
+    is_first, is_last = 0 in chunks, plan.pipeline * plan.interleave - 1 in chunks
+    layers = _layers(model, plan, chunks)
     ends = model.vocabulary * model.hidden / plan.tensor
-    ends *= (stage == 0) + (is_last and not (model.tied and stage == 0))
+    ends *= is_first + (is_last and not (model.tied and is_first))
     experts = layers * model.experts * model.expert_parameters / plan.expert / plan.tensor
     others = layers * model.attention_parameters / plan.tensor + ends
     whole = experts + others
     # Experts are split only among the ranks that have the same experts.
     same = "copies" if plan.expert > 1 else "shard"
     split = experts / plan.group(same).ranks + others / plan.group("shard").ranks
-    activations, logits = _activations(model, plan, stage, layers, is_last)
+    flying = in_flight(plan, stage) * layers / len(chunks)
+    activations, logits = _activations(model, plan, flying, is_last)
     return Memory(
         parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,
         gradients=(split if plan.splits_gradients else whole) * plan.gradient_bytes,
@@ -97,22 +99,21 @@ def _stage(model: Model, plan: Plan, stage: int) -> Memory:
     )
 
 
-def _layers(model: Model, plan: Plan, stage: int) -> int:
-    """Layers of a stage; the first chunks have one more if they cannot be equal."""
-    chunks = plan.pipeline * plan.interleave
-    each, more = divmod(model.layers, chunks)
-    return sum(each + (chunk < more) for chunk in range(stage, chunks, plan.pipeline))
+def _layers(model: Model, plan: Plan, chunks: tuple[int, ...]) -> int:
+    """Layers of chunks; the first chunks have one more if they cannot be equal."""
+    each, more = divmod(model.layers, plan.pipeline * plan.interleave)
+    return sum(each + (chunk < more) for chunk in chunks)
 
 
-def _activations(
-    model: Model, plan: Plan, stage: int, layers: int, is_last: bool
-) -> tuple[float, float]:
-    """Bytes of activations, and of logits, when both together are most."""
+def _activations(model: Model, plan: Plan, flying: float, is_last: bool) -> tuple[float, float]:
+    """Bytes of activations, and of logits, when both together are most.
+
+    flying: layers whose activations are kept, each microbatch counted.
+    """
     kept = kept_activations(model, plan)
-    flying = in_flight(plan, stage) * layers / plan.interleave * kept
     again = layer_activations(model, plan) - kept
     logits = _logits(model, plan) if is_last else 0.0
-    return (flying, logits) if logits > again else (flying + again, 0.0)
+    return (flying * kept, logits) if logits > again else (flying * kept + again, 0.0)
 
 
 def _logits(model: Model, plan: Plan) -> float:

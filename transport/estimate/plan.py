@@ -12,6 +12,7 @@ from transport.estimate.models import Model
 
 SELECTIVE = ("", "attention", "operators")
 RANKS_MAX = 1 << 20  # largest number of GPUs of a job
+SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
 FRAMEWORKS = ("pytorch", "megatron")
 
 
@@ -45,7 +46,9 @@ class Plan:
     tensor parallel parts are split, too (Korthikanti et al., arXiv 2205.05198).
     selective: instead of `recompute`, what runs again: "attention" (its matrix), "operators" (every
     other product), or nothing. shard: ranks that ZeRO splits among, next to each other; the others
-    are replicas of them (HSDP); 0: all. framework: whose kernels and buffers count in memory.
+    are replicas of them (HSDP); 0: all. schedule: of the pipeline. overlap: operations of tensor
+    parallelism run in parts beside the products that they depend on. framework: whose kernels and
+    buffers count in memory.
     """
 
     data: int = 1
@@ -65,6 +68,8 @@ class Plan:
     sequence: bool = False
     selective: str = ""
     shard: int = 0
+    schedule: str = "1f1b"
+    overlap: bool = False
     framework: str = "pytorch"
 
     @property
@@ -96,37 +101,24 @@ class Plan:
         ones among them. shard: those of them that ZeRO splits it among; copies of it: replicas.
         expert: ranks that share the experts; copies: those that have the same experts.
         """
-        shard = self.shard or self.replicas
+        # DualPipe's GPUs have two stages each, and each stage is on two GPUs.
+        same = self.replicas * (2 if self.schedule == "dualpipe" else 1)
+        shard = self.shard or same
         ranks, stride = {
             "tensor": (self.tensor, 1),
             "context": (self.context, self.tensor),
-            "data": (self.replicas, self.tensor),
+            "data": (same, self.tensor),
             "shard": (shard, self.tensor),
-            "replicas": (self.replicas // shard, self.tensor * shard),
+            "replicas": (same // shard, self.tensor * shard),
             "expert": (self.expert, self.tensor),
-            "copies": (self.replicas // self.expert, self.tensor * self.expert),
+            "copies": (same // self.expert, self.tensor * self.expert),
             "pipeline": (self.pipeline, self.tensor * self.replicas),
         }[name]
         return Group(ranks, stride)
 
     def check(self, model: Model) -> None:
         """Raises PlanError, with what to change, if the plan does not fit."""
-        for name in (
-            *("data", "tensor", "pipeline", "interleave", "expert", "context"),
-            *("micro_batch", "global_batch", "bucket_bytes"),
-        ):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
-        if self.gpus > RANKS_MAX:
-            raise PlanError(
-                f"data: {self.gpus:,} GPUs in all (data x tensor x pipeline x context): at most "
-                f"{RANKS_MAX:,}"
-            )
-        if self.zero not in (0, 1, 2, 3):
-            raise PlanError(f"zero: {self.zero}: must be 0 to 3")
-        for name, known in (("selective", SELECTIVE), ("framework", FRAMEWORKS)):
-            if getattr(self, name) not in known:
-                raise PlanError(f"{name}: {getattr(self, name)!r}: must be one of {known}")
+        self._check_values()
         if self.global_batch % (self.data * self.micro_batch):
             raise PlanError(
                 f"global_batch: {self.global_batch}: must be a multiple of data x micro_batch, "
@@ -154,10 +146,34 @@ class Plan:
                 f"context, {self.replicas}"
             )
         self._check_shard()
+        self._check_schedule()
         if self.zero == 3 and self.pipeline > 1:
             raise PlanError(
                 "zero: 3 gathers parameters for every microbatch: use 0 to 2 with pipeline stages"
             )
+
+    def _check_values(self) -> None:
+        """Raises PlanError if a field alone, or the number of GPUs, is impossible."""
+        for name in (
+            *("data", "tensor", "pipeline", "interleave", "expert", "context"),
+            *("micro_batch", "global_batch", "bucket_bytes"),
+        ):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
+        if self.gpus > RANKS_MAX:
+            raise PlanError(
+                f"data: {self.gpus:,} GPUs in all (data x tensor x pipeline x context): at most "
+                f"{RANKS_MAX:,}"
+            )
+        if self.zero not in (0, 1, 2, 3):
+            raise PlanError(f"zero: {self.zero}: must be 0 to 3")
+        for name, known in (
+            ("selective", SELECTIVE),
+            ("framework", FRAMEWORKS),
+            ("schedule", SCHEDULES),
+        ):
+            if getattr(self, name) not in known:
+                raise PlanError(f"{name}: {getattr(self, name)!r}: must be one of {known}")
 
     def _check_shard(self) -> None:
         """Raises PlanError if ZeRO cannot split among `shard` ranks."""
@@ -169,6 +185,22 @@ class Plan:
             raise PlanError(f"shard: {self.shard}: must divide data x context, {self.replicas}")
         if self.expert > 1:
             raise PlanError(f"shard: {self.shard}: cannot be combined with expert")
+
+    def _check_schedule(self) -> None:
+        """Raises PlanError if the pipeline cannot run the schedule."""
+        if self.schedule == "1f1b":
+            return
+        if self.pipeline == 1:
+            raise PlanError(f"schedule: {self.schedule}: needs pipeline stages: give pipeline")
+        if self.interleave > 1:
+            raise PlanError(f"interleave: {self.interleave}: only the schedule 1f1b interleaves")
+        if self.schedule == "dualpipe" and (
+            self.pipeline % 2 or self.microbatches % 2 or self.microbatches < 2 * self.pipeline
+        ):
+            raise PlanError(
+                f"schedule: dualpipe: needs an even number of stages, not {self.pipeline}, and of "
+                f"microbatches, not {self.microbatches}, at least two for each stage"
+            )
 
     def _check_sizes(self, model: Model) -> None:
         """Raises PlanError if the model's own sizes do not fit each other, or the plan."""

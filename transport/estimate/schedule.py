@@ -11,6 +11,7 @@ from transport.estimate.networks import NONE, Slowdown
 from transport.estimate.times import difference_ns
 
 COMPUTE = "compute"
+IDLE = "idle"  # waiting for other stages, where a schedule's bubble is known and not simulated
 
 
 class ScheduleError(ValueError):
@@ -110,7 +111,7 @@ class _Clock:
         return (computing, sending) if self.is_computing(number) else (sending, computing)
 
     def is_computing(self, number: int) -> bool:
-        return self.tasks[number].kind == COMPUTE
+        return self.tasks[number].kind in (COMPUTE, IDLE)
 
     def slowness(self, number: int) -> float:
         if not self.sides(number)[1]:
@@ -163,10 +164,15 @@ class _Clock:
         return next(waits, None)
 
 
+def sending(tasks: Sequence[Task]) -> frozenset[str]:
+    """The kinds of the tasks that communicate."""
+    return frozenset(task.kind for task in tasks) - {COMPUTE, IDLE}
+
+
 def exposed_ns(tasks: Sequence[Task], slowdown: Slowdown = NONE) -> dict[str, float]:
     """Kind of communication -> by how much the step would be shorter if it took no time."""
     whole = run(tasks, slowdown=slowdown).length_ns
-    kinds = sorted({task.kind for task in tasks} - {COMPUTE})
+    kinds = sorted(sending(tasks))
     return {
         kind: difference_ns(whole, run(tasks, frozenset({kind}), slowdown).length_ns)
         for kind in kinds

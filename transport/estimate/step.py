@@ -1,24 +1,29 @@
-"""The tasks of a training step: computation and communication of one GPU of each pipeline stage.
-
-Pipelines run one forward, one backward (1F1B), interleaved as in Narayanan et al. (SC 2021).
-"""
+"""The tasks of a training step: computation and communication of one GPU of each pipeline stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transport.estimate.activations import repeated_passes, tokens_of
+from transport.estimate.activations import repeated_passes, tokens_of, weights_share
 from transport.estimate.collectives import Estimate, estimate
-from transport.estimate.computation import BACKWARD, Computation
+from transport.estimate.computation import Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
-from transport.estimate.pipelines import order
+from transport.estimate.pipelines import (
+    BACKWARD,
+    FORWARD,
+    INPUTS,
+    WEIGHTS,
+    chunks_of,
+    order,
+)
 from transport.estimate.plan import Group, Plan, PlanError
-from transport.estimate.schedule import COMPUTE, Task
+from transport.estimate.schedule import COMPUTE, IDLE, Task
 
 MAIN = "main"  # the stream of computation, and of communication that computation waits for
-PASSES_MAX = 200_000  # maximum number of passes of layers, forward and backward, in a step
+ASIDE = "aside"  # the stream of communication that runs beside another microbatch's computation
+PASSES_MAX = 200_000  # maximum number of passes that are scheduled one by one in a step
 PARTS_MAX = 16  # maximum number of parts of a layer's gradients
 
 
@@ -31,6 +36,37 @@ class Message:
     group: Group
     size_bytes: float
     each: Estimate
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a pass of a chunk does in each layer.
+
+    ns: its computation. sums: operations of tensor parallelism, and of experts. rings: how often
+    keys and values go around the context parallel ranks.
+    """
+
+    kind: str
+    ns: float
+    sums: int
+    rings: float
+
+    @property
+    def makes_gradients(self) -> bool:
+        """Whether gradients of parameters are ready after it."""
+        return self.kind in (BACKWARD, WEIGHTS)
+
+
+@dataclass
+class Reduced:
+    """Gradients of a pass that are reduced. waiting_bytes: of the bucket that is not yet full.
+
+    count: buckets so far. reduced: names of the tasks that reduce.
+    """
+
+    waiting_bytes: float
+    count: int = 0
+    reduced: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -63,10 +99,22 @@ class Step:
         chunks = self.last_chunk + 1
         return self.model.layers // chunks + (chunk < self.model.layers % chunks)
 
+    def pass_of(self, kind: str) -> Pass:
+        """What each layer does in a pass of a kind of pipelines.py."""
+        computed, again = self.computation, repeated_passes(self.model, self.plan)
+        if kind == FORWARD:
+            return Pass(kind, computed.forward_ns, 2, 1.0)
+        share = weights_share(self.model)
+        if kind == WEIGHTS:
+            return Pass(kind, share * computed.backward_ns, 0, 0.0)
+        ns = computed.backward_ns * (1.0 - share if kind == INPUTS else 1.0)
+        sums = 4 if self.plan.recompute else 2
+        return Pass(kind, ns + again * computed.forward_ns, sums, 2.0 + again)
+
     def message(
-        self, kind: str, operation: str, group: Group, size_bytes: float
+        self, kind: str, operation: str, group: Group, size_bytes: float, times: int = 1
     ) -> Estimate | None:
-        """Counts an operation, and estimates it. None: the group has one rank."""
+        """Counts operations, and estimates one of them. None: the group has one rank."""
         if group.ranks < 2:
             return None
         ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
@@ -79,7 +127,7 @@ class Step:
         if self.network.extrapolates(operation, size_bytes, ranks):
             self.beyond.add(kind)
         found, count = self.used.get(kind, (Message(kind, operation, group, size_bytes, each), 0))
-        self.used[kind] = found, count + 1
+        self.used[kind] = found, count + times
         return each
 
     def add(
@@ -103,115 +151,163 @@ class Step:
 
     def build(self) -> list[Task]:
         """All tasks of the step. PlanError if there are too many."""
-        passes = 2 * self.plan.microbatches * self.model.layers
+        plan = self.plan
+        passes = 2 * plan.microbatches * plan.pipeline * plan.interleave
+        passes = max(passes, 2 * plan.microbatches * self.model.layers * plan.splits_gradients)
         if passes > PASSES_MAX:
             raise PlanError(
-                f"global_batch: {self.plan.microbatches} microbatches of {self.model.layers} "
-                f"layers: at most {PASSES_MAX:,} passes of a layer are scheduled"
+                f"global_batch: {plan.microbatches} microbatches: at most {PASSES_MAX:,} passes of "
+                f"stages, or with ZeRO 2 and 3 of layers, are scheduled, not {passes:,}"
             )
-        for stage in range(self.plan.pipeline):
+        for stage in range(plan.pipeline):
             reduced: list[str] = []
-            for forward, chunk, batch in order(self.plan, stage):
-                if forward:
+            if plan.schedule == "dualpipe":
+                self.add(f"idle {stage}", stage, MAIN, IDLE, self._dual_pipe_bubble_ns())
+            for kind, chunk, batch in order(plan, stage):
+                if kind == FORWARD:
                     self._forward(stage, chunk, batch)
+                elif kind == WEIGHTS:
+                    reduced += self._weights(stage, chunk, batch)
                 else:
-                    reduced += self._backward(stage, chunk, batch)
+                    reduced += self._backward(stage, chunk, batch, self.pass_of(kind))
             self._optimizer(stage, reduced)
         return self.tasks
 
+    def _dual_pipe_bubble_ns(self) -> float:
+        """The bubble of DualPipe (pipelines.py), whose passes are not simulated between stages."""
+        layers = self.layers_of(0)
+        forward, backward, weights = (
+            layers * self.pass_of(kind).ns for kind in (FORWARD, BACKWARD, WEIGHTS)
+        )
+        each = forward + 2 * backward - 3 * weights
+        return max((self.plan.pipeline / 2 - 1) * each, 0.0)
+
+    @property
+    def waits_for_stages(self) -> bool:
+        """Whether passes of different stages are simulated as waiting for each other."""
+        return self.plan.schedule != "dualpipe"
+
     def _forward(self, stage: int, chunk: int, batch: int) -> None:
         name = f"forward {chunk}.{batch}"
-        after = [f"{name} from {chunk - 1}"] if chunk else []
-        self._layers(name, stage, chunk, 1.0, after)
+        after = [f"{name} from {chunk - 1}"] if chunk and self.waits_for_stages else []
+        self._layers(name, stage, chunk, self.pass_of(FORWARD), after)
         if chunk == self.last_chunk:
             self.add(name, stage, MAIN, COMPUTE, self.computation.head_forward_ns)
             return
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
 
-    def _backward(self, stage: int, chunk: int, batch: int) -> list[str]:
+    def _backward(self, stage: int, chunk: int, batch: int, work: Pass) -> list[str]:
         """Adds a chunk's backward pass; returns the names of the tasks that reduce gradients."""
         name = f"backward {chunk}.{batch}"
         after = [f"forward {chunk}.{batch}"]
-        if chunk < self.last_chunk:
-            after.append(f"{name} from {chunk + 1}")
-        else:
+        if chunk == self.last_chunk:
             head_ns = self.computation.head_backward_ns
             after = [self.add(f"{name} head", stage, MAIN, COMPUTE, head_ns, after)]
-        again = repeated_passes(self.model, self.plan)
-        reduces = self.plan.splits_gradients or batch == self.plan.microbatches - 1
-        reduced: list[str] = []
-        self._layers(name, stage, chunk, BACKWARD + again, after, reduced if reduces else None)
+        elif self.waits_for_stages:
+            after.append(f"{name} from {chunk + 1}")
+        reduced = self._layers(name, stage, chunk, work, after, self._reduces(work, batch))
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         if chunk:
             self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
         return reduced
+
+    def _weights(self, stage: int, chunk: int, batch: int) -> list[str]:
+        """Adds the late part of a backward pass; returns the names of tasks that reduce."""
+        work = self.pass_of(WEIGHTS)
+        after = [f"backward {chunk}.{batch}"]
+        name = f"weights {chunk}.{batch}"
+        return self._layers(name, stage, chunk, work, after, self._reduces(work, batch))
+
+    def _reduces(self, work: Pass, batch: int) -> bool:
+        """Whether gradients are reduced after the pass."""
+        last = self.plan.microbatches - (2 if self.plan.schedule == "dualpipe" else 1)
+        return work.makes_gradients and (self.plan.splits_gradients or batch >= last)
 
     def _layers(
         self,
         name: str,
         stage: int,
         chunk: int,
-        passes: float,
+        work: Pass,
         after: list[str],
-        reduced: list[str] | None = None,
-    ) -> None:
+        reduces: bool = False,
+    ) -> list[str]:
         """The layers of a chunk, one after the other on the stage's main stream.
 
-        passes: computation of a layer, counted in forward passes. reduced: receives the names of
-        the tasks that reduce gradients; None: this pass does not reduce them.
+        Returns the names of the tasks that reduce gradients. Layers that neither gather parameters
+        nor reduce gradients are one task each for their computation and communication.
         """
         count = self.layers_of(chunk)
-        sums = 4 if passes >= BACKWARD and self.plan.recompute else 2
-        self._gather_ends(name, stage, chunk, passes, after)
+        if not reduces and self.plan.zero != 3:
+            ns = sum(self._layer_ns(chunk, layer, work, False) for layer in range(count))
+            self.add(f"{name} layers", stage, MAIN, COMPUTE, ns, after)
+            self._between_parts(f"{name} layers", stage, work, count)
+            return []
+        self._gather_ends(name, stage, chunk, work, after)
         gathered: list[str] = []
         # The gradients of the logits' parameters are ready before those of any layer.
-        bucket_bytes, buckets = self.ends_parameters(chunk)[1] * self.plan.gradient_bytes, 0
+        buckets = Reduced(self.ends_parameters(chunk)[1] * self.plan.gradient_bytes)
         for layer in range(count):
             wait = list(after) if layer == 0 else []
             if self.plan.zero == 3:
                 self._gather_ahead(name, stage, min(layer + 2, count), after, gathered)
                 wait.append(gathered[layer])
-                if reduced is not None and layer >= 2:
+                if reduces and layer >= 2:
                     # PyTorch's FSDP waits until the buffer of gradients is free again.
                     wait.append(f"{name} gradients {layer - 2}")
             whole = f"{name} layer {layer}"
-            made = self.shared_parameters * self.plan.gradient_bytes
-            parts = 1 if reduced is None else self._parts_of(made)
-            for part in range(parts):
-                one = whole if part == parts - 1 else f"{whole} part {part}"
-                ns = self._layer_ns(chunk, layer, passes, reduced is not None) / parts
-                self.add(one, stage, MAIN, COMPUTE, ns, wait if part == 0 else [])
-                if reduced is None:
-                    continue
-                bucket_bytes += made / parts
-                ends = layer == count - 1 and part == parts - 1
-                if ends:
-                    bucket_bytes += self.ends_parameters(chunk)[0] * self.plan.gradient_bytes
-                full = self.plan.zero != 3 and bucket_bytes >= self.plan.bucket_bytes
-                if full or ends or (self.plan.zero == 3 and part == parts - 1):
-                    reduced.append(
-                        self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
-                    )
-                    bucket_bytes, buckets = 0.0, buckets + 1
-            if reduced is not None and self.expert_parameters:
-                reduced.append(self._reduce_experts(f"{name} experts {layer}", stage, whole))
-            self._between_parts(whole, stage, sums, passes)
+            ns = self._layer_ns(chunk, layer, work, reduces)
+            if reduces:
+                self._reduced_layer(name, stage, chunk, layer, ns, wait, buckets)
+            else:
+                self.add(whole, stage, MAIN, COMPUTE, ns, wait)
+            self._between_parts(whole, stage, work, 1)
+        return buckets.reduced
 
-    def _layer_ns(self, chunk: int, layer: int, passes: float, reduces: bool) -> float:
+    def _reduced_layer(
+        self,
+        name: str,
+        stage: int,
+        chunk: int,
+        layer: int,
+        ns: float,
+        wait: list[str],
+        buckets: Reduced,
+    ) -> None:
+        """A layer whose gradients are reduced, in parts if buckets are smaller than it is."""
+        plan, whole = self.plan, f"{name} layer {layer}"
+        made = self.shared_parameters * plan.gradient_bytes
+        parts = self._parts_of(made)
+        for part in range(parts):
+            one = whole if part == parts - 1 else f"{whole} part {part}"
+            self.add(one, stage, MAIN, COMPUTE, ns / parts, wait if part == 0 else [])
+            buckets.waiting_bytes += made / parts
+            ends = layer == self.layers_of(chunk) - 1 and part == parts - 1
+            if ends:
+                buckets.waiting_bytes += self.ends_parameters(chunk)[0] * plan.gradient_bytes
+            full = plan.zero != 3 and buckets.waiting_bytes >= plan.bucket_bytes
+            if full or ends or (plan.zero == 3 and part == parts - 1):
+                each = f"{name} gradients {buckets.count}"
+                buckets.reduced.append(self._reduce(each, stage, buckets.waiting_bytes, one))
+                buckets.waiting_bytes, buckets.count = 0.0, buckets.count + 1
+        if self.expert_parameters:
+            buckets.reduced.append(self._reduce_experts(f"{name} experts {layer}", stage, whole))
+
+    def _layer_ns(self, chunk: int, layer: int, work: Pass, reduces: bool) -> float:
         """A layer's time, with the embedding's before the first, and after the last in backward.
 
         FSDP copies a layer's parameters out of the buffer that they were gathered in, and both it
         and DDP copy gradients into the buffer that is reduced.
         """
         computed, plan = self.computation, self.plan
-        ns = computed.layer_ns(passes)
+        ns = work.ns
         if plan.replicas > 1:
             copied = plan.value_bytes * (plan.zero == 3) + plan.gradient_bytes * reduces
             ns += copied * self.layer_parameters * computed.copy_ns
-        if chunk == 0 and passes < BACKWARD and layer == 0:
+        if chunk == 0 and work.kind == FORWARD and layer == 0:
             ns += computed.embedding_forward_ns
-        if chunk == 0 and passes >= BACKWARD and layer == self.layers_of(0) - 1:
+        if chunk == 0 and work.makes_gradients and layer == self.layers_of(0) - 1:
             ns += computed.embedding_backward_ns
         return ns
 
@@ -221,42 +317,66 @@ class Step:
             return 1
         return min(max(round(gradient_bytes / self.plan.bucket_bytes), 1), PARTS_MAX)
 
-    def _gather_ends(
-        self, name: str, stage: int, chunk: int, passes: float, after: list[str]
-    ) -> None:
-        """FSDP: gathers the parameters of the embedding and of the logits, once a step."""
+    def _gather_ends(self, name: str, stage: int, chunk: int, work: Pass, after: list[str]) -> None:
+        """FSDP: gathers the parameters of the embedding and of the logits, before forward."""
         count = sum(self.ends_parameters(chunk))
-        if self.plan.zero == 3 and passes < BACKWARD and count:
+        if self.plan.zero == 3 and work.kind == FORWARD and count:
             sent = self.message(
                 "embeddings", "all_gather", self.plan.group("shard"), count * self.plan.value_bytes
             )
             self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
-    def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
-        """Adds the communication between parts of a layer that the next layer waits for."""
+    def _between_parts(self, name: str, stage: int, work: Pass, layers: int) -> None:
+        """Adds the communication between parts of layers that the next layer waits for.
+
+        name: of the layers' computation. DualPipe runs communication beside the computation of a
+        microbatch in the other direction.
+        """
         values = self.tokens * self.model.hidden * self.plan.value_bytes
         plan, model = self.plan, self.model
-        ns = sum(
-            ns_of(self.message("tensor", "all_reduce", plan.group("tensor"), values))
-            for _ in range(sums)
-        )
-        if ns:
-            self.add(f"{layer} tensor", stage, MAIN, "tensor", ns)
-        if model.experts > 1:
-            routed = values * model.active
-            ns = sum(
-                ns_of(self.message("expert", "all_to_all", plan.group("expert"), routed))
-                for _ in range(sums)
-            )
-            if ns:
-                self.add(f"{layer} experts", stage, MAIN, "expert", ns)
-        if plan.context > 1:
+        stream = MAIN if self.waits_for_stages else ASIDE
+        for kind, ns in self._tensor_ns(values, work, layers).items():
+            self.add(f"{name} {kind}", stage, stream, kind, layers * ns, [name])
+        if model.experts > 1 and work.sums:
+            # With sequence parallelism each tensor parallel rank sends its own tokens.
+            routed = values * model.active / (plan.tensor if plan.sequence else 1)
+            times = work.sums * layers
+            sent = self.message("expert", "all_to_all", plan.group("expert"), routed, times)
+            if sent:
+                ns = times * sent.time_ns
+                self.add(f"{name} experts", stage, stream, "expert", ns, [name])
+        if plan.context > 1 and work.rings:
             # Keys and values go around the ring while attention computes; counted here as exposed.
             kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
             size = kv * plan.value_bytes / plan.tensor
-            sent = self.message("context", "send", plan.group("context"), size)
-            ns = (plan.context - 1) * passes * ns_of(sent)
-            self.add(f"{layer} context", stage, MAIN, "context", ns)
+            sent = self.message("context", "send", plan.group("context"), size, layers)
+            ns = layers * (plan.context - 1) * work.rings * ns_of(sent)
+            self.add(f"{name} context", stage, stream, "context", ns, [name])
+
+    def _tensor_ns(self, values: float, work: Pass, layers: int) -> dict[str, float]:
+        """Kind -> time in ns that a layer waits for its tensor parallel operations.
+
+        With sequence parallelism each AllReduce is an AllGather and a ReduceScatter (Korthikanti et
+        al., arXiv 2205.05198, section 4.2.2). With `overlap` an operation of t ranks runs in t
+        parts beside the products, all but one of which can hide (Wang et al., "Overlap
+        Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+        """
+        plan = self.plan
+        used = {"tensor": "all_reduce"}
+        if plan.sequence:
+            used = {"tensor gathers": "all_gather", "tensor scatters": "reduce_scatter"}
+        if plan.tensor == 1 or not work.sums:
+            return {}
+        group, times = plan.group("tensor"), work.sums * layers
+        made = {
+            kind: work.sums * ns_of(self.message(kind, operation, group, values, times))
+            for kind, operation in used.items()
+        }
+        whole_ns = sum(made.values())
+        if plan.overlap and whole_ns:
+            hidden_ns = min(whole_ns * (1 - 1 / plan.tensor), work.ns)
+            made = {kind: ns * (1 - hidden_ns / whole_ns) for kind, ns in made.items()}
+        return made
 
     def _gather_ahead(
         self, name: str, stage: int, end: int, after: list[str], gathered: list[str]
@@ -346,7 +466,7 @@ class Step:
     def _optimizer(self, stage: int, reduced: list[str]) -> None:
         """Adds the optimizer, which updates its part of the parameters; ZeRO then gathers them."""
         plan = self.plan
-        chunks = range(stage, self.last_chunk + 1, plan.pipeline)
+        chunks = chunks_of(plan, stage)
         layers = sum(self.layers_of(one) for one in chunks)
         shared = layers * self.shared_parameters
         shared += sum(sum(self.ends_parameters(one)) for one in chunks)

@@ -12,8 +12,9 @@ from transport.estimate.gpus import Gpu
 from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Link, Network
+from transport.estimate.pipelines import chunks_of
 from transport.estimate.plan import Plan, PlanError
-from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run
+from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 
@@ -83,7 +84,7 @@ def train(
     tasks = step.build()
     timed = run(tasks, slowdown=network.slowdown)
     step_ns = max(timed.length_ns, launch_ns(step))
-    kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
+    kinds = sending(tasks)
     alone_ns = run(tasks, kinds).length_ns
     busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
     bubble_ns = difference_ns(alone_ns, busy_ns)
@@ -134,7 +135,7 @@ def launch_ns(step: Step) -> float:
     """Time in ns that the host of the busiest stage needs to launch the kernels of a step."""
     plan = step.plan
     layers = [
-        sum(step.layers_of(chunk) for chunk in range(stage, step.last_chunk + 1, plan.pipeline))
+        sum(step.layers_of(chunk) for chunk in chunks_of(plan, stage))
         for stage in range(plan.pipeline)
     ]
     return step.computation.host_ns * plan.microbatches * max(layers) / step.model.layers
