@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -251,6 +252,43 @@ def test_pipeline__every_pass_happens_once_and_nothing_waits_for_ever(
         assert len(set(passes)) == len(passes) == 2 * chunks * stages * rounds
         assert {chunk % stages for _, chunk, _ in passes} == {stage}
     run(Step(model, plan, of_gpu(model, plan, GPU), network()).build())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"data": 4, "tensor": 8, "pipeline": 4, "global_batch": 4 * 39},
+        {"data": 4, "tensor": 8, "pipeline": 4, "interleave": 2, "global_batch": 4 * 40},
+        {"data": 8, "pipeline": 4, "global_batch": 8 * 40, "schedule": "zero-bubble"},
+        {"data": 8, "pipeline": 4, "global_batch": 8 * 40, "schedule": "dualpipe"},
+        {"data": 8, "zero": 3, "global_batch": 8 * 20},
+        {"data": 8, "global_batch": 8 * 20},
+    ],
+)
+def test_rounds__a_long_step_is_extended_from_shorter_ones(
+    more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, gpu = of_links("ethernet-100", "nvlink4", 8), replace(GPU, flops=1e14)
+    plan = Plan(**more)
+    whole = train(PRESETS["megatron-1.7b"], plan, gpu, net)
+    monkeypatch.setattr("transport.estimate.rounds.PASSES_EXACT", 0)
+    found = train(PRESETS["megatron-1.7b"], plan, gpu, net)
+    assert whole.scheduled == plan.microbatches
+    assert found.scheduled <= 5 * plan.pipeline
+    for name in ("step_ns", "compute_ns", "bubble_ns", "exposed_ns", "communication_ns"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-9), name
+    for row, other in zip(found.rows, whole.rows, strict=True):
+        assert (row.kind, row.count) == (other.kind, other.count)
+        assert row.exposed_ns == pytest.approx(other.exposed_ns, rel=1e-6, abs=1.0)
+
+
+def test_rounds__thirty_five_stages_of_a_large_batch() -> None:
+    """Narayanan et al.'s 530 billion on 560 GPUs: 1,920 microbatches for two replicas."""
+    plan = Plan(data=2, tensor=8, pipeline=35, global_batch=1_920, recompute=True, flash=False)
+    found = train(PRESETS["megatron-530b"], plan, GPU, of_links("infiniband-200", "nvlink3", 8))
+    assert found.scheduled < plan.microbatches == 960
+    # (p - 1) of m + p - 1 rounds is the bubble; the first and last stage compute a little more.
+    assert found.bubble_ns / found.compute_ns == pytest.approx(34 / 960, rel=0.1)
 
 
 def test_data__gradients_hide_behind_backward_but_for_the_last_bucket() -> None:

@@ -384,7 +384,7 @@ def report(found: Training, plan: Plan, network: Network, computing: Computing) 
         ),
     ]
     lines = [*_facts(found, plan), *_inputs(plan, network, computing)]
-    return Report(tables, [*lines, *_notes(found, network, computing)])
+    return Report(tables, [*lines, *_notes(found, plan, network, computing)])
 
 
 def _operation(row: Row, plan: Plan) -> list[str]:
@@ -457,8 +457,13 @@ def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
     ]
 
 
-def _notes(found: Training, network: Network, computing: Computing) -> list[str]:
+def _notes(found: Training, plan: Plan, network: Network, computing: Computing) -> list[str]:
     made = []
+    if found.scheduled < plan.microbatches:
+        made.append(
+            f"{found.scheduled:,} of {plan.microbatches:,} microbatches were scheduled; all later "
+            "rounds take the same time"
+        )
     if found.unchecked:
         made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
     if computing.file is not None:

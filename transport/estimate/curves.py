@@ -9,6 +9,7 @@ from transport.estimate.computation import Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
+from transport.estimate.rounds import rounds_of
 from transport.estimate.schedule import run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
@@ -67,8 +68,14 @@ def _replicas(plan: Plan) -> list[int]:
 
 def _point(x: float, model: Model, plan: Plan, computation: Computation, network: Network) -> Point:
     step = Step(model, plan, computation, network)
-    tasks = step.build()
-    whole_ns = run(tasks, slowdown=network.slowdown).length_ns
-    kinds = sending(tasks)
-    exposed_ns = difference_ns(whole_ns, run(tasks, kinds).length_ns)
+    rounds = rounds_of(step)
+    built = [one.build() for one in rounds.steps]
+    whole_ns, alone_ns = (
+        rounds.extended(each)
+        for each in (
+            [run(tasks, slowdown=network.slowdown).length_ns for tasks in built],
+            [run(tasks, sending(tasks)).length_ns for tasks in built],
+        )
+    )
+    exposed_ns = difference_ns(whole_ns, alone_ns)
     return Point(x, max(whole_ns, launch_ns(step)), exposed_ns)

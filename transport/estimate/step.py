@@ -91,6 +91,13 @@ class Step:
         return tokens_of(self.model, self.plan)
 
     @property
+    def passes(self) -> int:
+        """Passes that are scheduled one by one: of chunks or, if each is reduced, of layers."""
+        plan = self.plan
+        each = plan.pipeline * plan.interleave
+        return 2 * plan.microbatches * (self.model.layers if plan.splits_gradients else each)
+
+    @property
     def last_chunk(self) -> int:
         return self.plan.pipeline * self.plan.interleave - 1
 
@@ -152,12 +159,10 @@ class Step:
     def build(self) -> list[Task]:
         """All tasks of the step. PlanError if there are too many."""
         plan = self.plan
-        passes = 2 * plan.microbatches * plan.pipeline * plan.interleave
-        passes = max(passes, 2 * plan.microbatches * self.model.layers * plan.splits_gradients)
-        if passes > PASSES_MAX:
+        if self.passes > PASSES_MAX:
             raise PlanError(
                 f"global_batch: {plan.microbatches} microbatches: at most {PASSES_MAX:,} passes of "
-                f"stages, or with ZeRO 2 and 3 of layers, are scheduled, not {passes:,}"
+                f"chunks, or with ZeRO 2 and 3 of layers, are scheduled, not {self.passes:,}"
             )
         for stage in range(plan.pipeline):
             reduced: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from transport.estimate.models import Model
 from transport.estimate.networks import Link, Network
 from transport.estimate.pipelines import chunks_of
 from transport.estimate.plan import Plan, PlanError
+from transport.estimate.rounds import Rounds, length_ns, rounds_of
 from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
@@ -48,7 +49,8 @@ class Training:
 
     bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
     communication adds. host_ns: what the GPU waits for the host, which launches kernels. gains:
-    change -> the step's time with it, divided by its time without it.
+    change -> the step's time with it, divided by its time without it. scheduled: microbatches of
+    `tasks` and `timed`, which are fewer than those of a long step.
     """
 
     model: str
@@ -68,6 +70,20 @@ class Training:
     unchecked: tuple[str, ...]
     tasks: tuple[Task, ...]
     timed: Timed
+    scheduled: int
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A step whose tasks were scheduled one by one.
+
+    times_ns: its length, that without communication, and that of the busiest stage's computation.
+    """
+
+    tasks: tuple[Task, ...]
+    timed: Timed
+    times_ns: tuple[float, float, float]
+    rows: tuple[Row, ...]
 
 
 def train(
@@ -75,21 +91,23 @@ def train(
 ) -> Training:
     """Estimates a step. PlanError if the plan does not fit the model.
 
+    A step of many microbatches is extended from shorter ones (rounds.py).
+
     computation: as measured on one GPU; None: from the GPU's peak.
     """
     plan.check(model)
     _check_nodes(plan, network.gpus_per_node)
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
-    tasks = step.build()
-    timed = run(tasks, slowdown=network.slowdown)
-    step_ns = max(timed.length_ns, launch_ns(step))
-    kinds = sending(tasks)
-    alone_ns = run(tasks, kinds).length_ns
-    busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
+    rounds = rounds_of(step)
+    made = [_timed(one) for one in rounds.steps]
+    whole_ns, alone_ns, busy_ns = (
+        rounds.extended(each) for each in zip(*(one.times_ns for one in made), strict=True)
+    )
+    step_ns = max(whole_ns, launch_ns(step))
     bubble_ns = difference_ns(alone_ns, busy_ns)
-    host_ns = difference_ns(step_ns, timed.length_ns)
-    rows = tuple(_rows(step, tasks))
+    host_ns = difference_ns(step_ns, whole_ns)
+    rows = _extended([one.rows for one in made], rounds)
     memory = memory_of(model, plan)
     tokens = plan.global_batch * model.sequence
     return Training(
@@ -97,7 +115,7 @@ def train(
         step_ns=step_ns,
         compute_ns=busy_ns,
         bubble_ns=bubble_ns,
-        exposed_ns=difference_ns(timed.length_ns, alone_ns),
+        exposed_ns=difference_ns(whole_ns, alone_ns),
         host_ns=host_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
         flops_per_gpu=model.step_flops(tokens, repeated_passes(model, plan))
@@ -111,8 +129,9 @@ def train(
         bottleneck=_bottleneck(step_ns, bubble_ns, host_ns, rows),
         gains=_gains(model, plan, computation, network, step_ns),
         unchecked=tuple(plan.unchecked()),
-        tasks=tuple(tasks),
-        timed=timed,
+        tasks=made[-1].tasks,
+        timed=made[-1].timed,
+        scheduled=rounds.steps[-1].plan.microbatches,
     )
 
 
@@ -141,17 +160,33 @@ def launch_ns(step: Step) -> float:
     return step.computation.host_ns * plan.microbatches * max(layers) / step.model.layers
 
 
-def length_ns(step: Step) -> float:
-    """Builds the tasks of a step, and returns the time in ns that the step takes."""
-    timed = run(step.build(), slowdown=step.network.slowdown)
-    return max(timed.length_ns, launch_ns(step))
+def _timed(step: Step) -> _Timed:
+    """Schedules the tasks of a step."""
+    tasks = tuple(step.build())
+    timed = run(tasks, slowdown=step.network.slowdown)
+    alone_ns = run(tasks, sending(tasks)).length_ns
+    busy_ns = max(_busy_ns(tasks, stage) for stage in range(step.plan.pipeline))
+    return _Timed(tasks, timed, (timed.length_ns, alone_ns, busy_ns), tuple(_rows(step, tasks)))
 
 
-def _busy_ns(tasks: list[Task], stage: int) -> float:
+def _extended(made: Sequence[tuple[Row, ...]], rounds: Rounds) -> tuple[Row, ...]:
+    """The rows of the whole step. made: those of each step that was scheduled."""
+    return tuple(
+        replace(
+            each[-1],
+            count=round(rounds.extended([row.count for row in each])),
+            total_ns=rounds.extended([row.total_ns for row in each]),
+            exposed_ns=max(rounds.extended([row.exposed_ns for row in each]), 0.0),
+        )
+        for each in zip(*made, strict=True)
+    )
+
+
+def _busy_ns(tasks: Sequence[Task], stage: int) -> float:
     return sum(task.ns for task in tasks if task.stage == stage and task.kind == COMPUTE)
 
 
-def _rows(step: Step, tasks: list[Task]) -> list[Row]:
+def _rows(step: Step, tasks: Sequence[Task]) -> list[Row]:
     exposed = exposed_ns(tasks, step.network.slowdown)
     made = []
     for kind, (message, count) in sorted(step.used.items()):
@@ -204,7 +239,8 @@ def _gains(
     made = {}
     for name, change in changes.items():
         other, net = change()
-        made[name] = length_ns(Step(model, other, computation, net)) / step_ns
+        step = Step(model, other, computation, net)
+        made[name] = max(length_ns(step), launch_ns(step)) / step_ns
     return made
 
 
