@@ -10,7 +10,7 @@ from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
 from transport.estimate.rounds import rounds_of
-from transport.estimate.schedule import run, sending
+from transport.estimate.schedule import Graph, run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 from transport.estimate.training import faster, launch_ns, quicker
@@ -69,12 +69,12 @@ def _replicas(plan: Plan) -> list[int]:
 def _point(x: float, model: Model, plan: Plan, computation: Computation, network: Network) -> Point:
     step = Step(model, plan, computation, network)
     rounds = rounds_of(step)
-    built = [one.build() for one in rounds.steps]
+    built = [Graph(one.build()) for one in rounds.steps]
     whole_ns, alone_ns = (
         rounds.extended(each)
         for each in (
-            [run(tasks, slowdown=network.slowdown).length_ns for tasks in built],
-            [run(tasks, sending(tasks)).length_ns for tasks in built],
+            [run(graph, slowdown=network.slowdown).length_ns for graph in built],
+            [run(graph, sending(graph.tasks)).length_ns for graph in built],
         )
     )
     exposed_ns = difference_ns(whole_ns, alone_ns)

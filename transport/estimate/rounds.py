@@ -14,7 +14,7 @@ from transport.estimate.schedule import run
 from transport.estimate.step import Step
 
 PASSES_EXACT = 20_000  # a step of at most this many passes is scheduled as a whole
-ROUNDS_MIN = 3  # rounds after which a pipeline is full and its rounds are equal
+ROUNDS_MIN = 2  # rounds after which a pipeline is full and its rounds are equal
 
 
 @dataclass(frozen=True)

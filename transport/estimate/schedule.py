@@ -48,36 +48,17 @@ class Timed:
         return max(self.ends_ns, default=0.0)
 
 
-def run(
-    tasks: Sequence[Task], without: frozenset[str] = frozenset(), slowdown: Slowdown = NONE
-) -> Timed:
-    """Begin and end of each task. without: kinds of communication that take no time.
+class Graph:
+    """Which tasks wait for which, by their numbers; to run the same tasks several times.
 
-    A task begins when the previous task of its stream and the tasks in `after` have ended.
-    ScheduleError if tasks wait for each other in a circle.
-    """
-    clock = _Clock(tasks, without, slowdown)
-    clock.run()
-    if stuck := clock.stuck():
-        raise ScheduleError(f"tasks wait for each other in a circle: {stuck.name} can never begin")
-    return Timed(tuple(clock.begins), tuple(clock.ends))
-
-
-class _Clock:
-    """Runs tasks in the order of their times.
-
-    due: heap of (end time, task, version). An entry is void if its version is not the task's in
-    `valid`: the task's speed has changed since.
+    missing: number of tasks that must end before each task begins. later: the tasks that wait for
+    each task.
     """
 
-    def __init__(self, tasks: Sequence[Task], without: frozenset[str], slowdown: Slowdown) -> None:
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
-        self.slowdown = slowdown
-        self.shares = slowdown != NONE  # False: nothing changes the speed of a task
-        self.begins, self.ends = [0.0] * len(tasks), [-1.0] * len(tasks)
-        self.left_ns = [0.0 if task.kind in without else task.ns for task in tasks]
         number_of = {task.name: number for number, task in enumerate(tasks)}
-        self.missing = [0] * len(tasks)  # number of tasks that must end before the task begins
+        self.missing = [0] * len(tasks)
         self.later: list[list[int]] = [[] for _ in tasks]
         last: dict[tuple[int, str], int] = {}
         for number, task in enumerate(tasks):
@@ -88,6 +69,61 @@ class _Clock:
             self.missing[number] = len(before)
             for one in before:
                 self.later[one].append(number)
+
+
+def run(
+    tasks: Sequence[Task] | Graph,
+    without: frozenset[str] = frozenset(),
+    slowdown: Slowdown = NONE,
+) -> Timed:
+    """Begin and end of each task. without: kinds of communication that take no time.
+
+    A task begins when the previous task of its stream and the tasks in `after` have ended.
+    ScheduleError if tasks wait for each other in a circle.
+    """
+    graph = tasks if isinstance(tasks, Graph) else Graph(tasks)
+    if slowdown == NONE:
+        begins, ends = _independent(graph, without)
+    else:
+        clock = _Clock(graph, without, slowdown)
+        clock.run()
+        begins, ends = clock.begins, clock.ends
+    if ends and min(ends) < 0:
+        stuck = graph.tasks[next(number for number, end in enumerate(ends) if end < 0)]
+        raise ScheduleError(f"tasks wait for each other in a circle: {stuck.name} can never begin")
+    return Timed(tuple(begins), tuple(ends))
+
+
+def _independent(graph: Graph, without: frozenset[str]) -> tuple[list[float], list[float]]:
+    """Begin and end of each task if none changes the speed of another; end -1: never."""
+    begins, ends = [0.0] * len(graph.tasks), [-1.0] * len(graph.tasks)
+    missing = list(graph.missing)
+    ready = [number for number, count in enumerate(missing) if not count]
+    while ready:
+        number = ready.pop()
+        task = graph.tasks[number]
+        end = ends[number] = begins[number] + (0.0 if task.kind in without else task.ns)
+        for one in graph.later[number]:
+            begins[one] = max(begins[one], end)
+            missing[one] -= 1
+            if not missing[one]:
+                ready.append(one)
+    return begins, ends
+
+
+class _Clock:
+    """Runs tasks in the order of their times, as those that run at once slow each other.
+
+    due: heap of (end time, task, version). An entry is void if its version is not the task's in
+    `valid`: the task's speed has changed since.
+    """
+
+    def __init__(self, graph: Graph, without: frozenset[str], slowdown: Slowdown) -> None:
+        tasks = self.tasks = graph.tasks
+        self.slowdown = slowdown
+        self.begins, self.ends = [0.0] * len(tasks), [-1.0] * len(tasks)
+        self.left_ns = [0.0 if task.kind in without else task.ns for task in tasks]
+        self.missing, self.later = list(graph.missing), graph.later
         self.due: list[tuple[float, int, int]] = []
         self.valid = [0] * len(tasks)
         # Stage -> its running tasks that compute, and those that communicate.
@@ -121,7 +157,7 @@ class _Clock:
 
     def push(self, number: int, now_ns: float) -> None:
         self.valid[number] += 1
-        ns = self.left_ns[number] * (self.slowness(number) if self.shares else 1.0)
+        ns = self.left_ns[number] * self.slowness(number)
         heappush(self.due, (now_ns + ns, number, self.valid[number]))
 
     def settle(self, number: int, now_ns: float) -> None:
@@ -132,7 +168,7 @@ class _Clock:
 
     def begin(self, number: int, now_ns: float) -> None:
         self.begins[number] = self.since_ns[number] = now_ns
-        if self.shares and self.left_ns[number]:
+        if self.left_ns[number]:
             self.change(number, now_ns, joins=True)
         self.push(number, now_ns)
 
@@ -151,17 +187,12 @@ class _Clock:
 
     def end(self, number: int, now_ns: float) -> None:
         self.ends[number] = now_ns
-        if self.shares and number in self.sides(number)[0]:
+        if number in self.sides(number)[0]:
             self.change(number, now_ns, joins=False)
         for one in self.later[number]:
             self.missing[one] -= 1
             if not self.missing[one]:
                 self.begin(one, now_ns)
-
-    def stuck(self) -> Task | None:
-        """The first task that did not end."""
-        waits = (task for task, end in zip(self.tasks, self.ends, strict=True) if end < 0)
-        return next(waits, None)
 
 
 def sending(tasks: Sequence[Task]) -> frozenset[str]:
@@ -169,11 +200,11 @@ def sending(tasks: Sequence[Task]) -> frozenset[str]:
     return frozenset(task.kind for task in tasks) - {COMPUTE, IDLE}
 
 
-def exposed_ns(tasks: Sequence[Task], slowdown: Slowdown = NONE) -> dict[str, float]:
+def exposed_ns(tasks: Sequence[Task] | Graph, slowdown: Slowdown = NONE) -> dict[str, float]:
     """Kind of communication -> by how much the step would be shorter if it took no time."""
-    whole = run(tasks, slowdown=slowdown).length_ns
-    kinds = sorted(sending(tasks))
+    graph = tasks if isinstance(tasks, Graph) else Graph(tasks)
+    whole = run(graph, slowdown=slowdown).length_ns
     return {
-        kind: difference_ns(whole, run(tasks, frozenset({kind}), slowdown).length_ns)
-        for kind in kinds
+        kind: difference_ns(whole, run(graph, frozenset({kind}), slowdown).length_ns)
+        for kind in sorted(sending(graph.tasks))
     }

@@ -73,7 +73,8 @@ class Reduced:
 class Step:
     """Builds the tasks. used: every kind of communication -> its first operation, and how often.
 
-    known: the estimates so far. beyond: kinds with operations outside of the network's range.
+    known, passes_of: estimates and passes so far. beyond: kinds with operations outside of the
+    network's range.
     """
 
     model: Model
@@ -84,6 +85,7 @@ class Step:
     used: dict[str, tuple[Message, int]] = field(default_factory=dict)
     known: dict[tuple[str, float, int, int], Estimate] = field(default_factory=dict)
     beyond: set[str] = field(default_factory=set)
+    passes_of: dict[str, Pass] = field(default_factory=dict)
 
     @property
     def tokens(self) -> float:
@@ -108,6 +110,11 @@ class Step:
 
     def pass_of(self, kind: str) -> Pass:
         """What each layer does in a pass of a kind of pipelines.py."""
+        if kind not in self.passes_of:
+            self.passes_of[kind] = self._pass_of(kind)
+        return self.passes_of[kind]
+
+    def _pass_of(self, kind: str) -> Pass:
         computed, again = self.computation, repeated_passes(self.model, self.plan)
         if kind == FORWARD:
             return Pass(kind, computed.forward_ns, 2, 1.0)

@@ -15,7 +15,7 @@ from transport.estimate.networks import Link, Network
 from transport.estimate.pipelines import chunks_of
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.rounds import Rounds, length_ns, rounds_of
-from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run, sending
+from transport.estimate.schedule import COMPUTE, Graph, Task, Timed, exposed_ns, run, sending
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 
@@ -163,10 +163,11 @@ def launch_ns(step: Step) -> float:
 def _timed(step: Step) -> _Timed:
     """Schedules the tasks of a step."""
     tasks = tuple(step.build())
-    timed = run(tasks, slowdown=step.network.slowdown)
-    alone_ns = run(tasks, sending(tasks)).length_ns
-    busy_ns = max(_busy_ns(tasks, stage) for stage in range(step.plan.pipeline))
-    return _Timed(tasks, timed, (timed.length_ns, alone_ns, busy_ns), tuple(_rows(step, tasks)))
+    graph = Graph(tasks)
+    timed = run(graph, slowdown=step.network.slowdown)
+    alone_ns = run(graph, sending(tasks)).length_ns
+    times_ns = (timed.length_ns, alone_ns, _busy_ns(tasks))
+    return _Timed(tasks, timed, times_ns, tuple(_rows(step, graph)))
 
 
 def _extended(made: Sequence[tuple[Row, ...]], rounds: Rounds) -> tuple[Row, ...]:
@@ -182,15 +183,22 @@ def _extended(made: Sequence[tuple[Row, ...]], rounds: Rounds) -> tuple[Row, ...
     )
 
 
-def _busy_ns(tasks: Sequence[Task], stage: int) -> float:
-    return sum(task.ns for task in tasks if task.stage == stage and task.kind == COMPUTE)
+def _busy_ns(tasks: Sequence[Task]) -> float:
+    """Computation of the busiest stage."""
+    busy: dict[int, list[float]] = {}
+    for task in tasks:
+        if task.kind == COMPUTE:
+            busy.setdefault(task.stage, []).append(task.ns)
+    return max(sum(each) for each in busy.values())
 
 
-def _rows(step: Step, tasks: Sequence[Task]) -> list[Row]:
-    exposed = exposed_ns(tasks, step.network.slowdown)
+def _rows(step: Step, graph: Graph) -> list[Row]:
+    exposed = exposed_ns(graph, step.network.slowdown)
+    totals: dict[str, float] = {}
+    for task in graph.tasks:
+        totals[task.kind] = totals.get(task.kind, 0.0) + task.ns
     made = []
     for kind, (message, count) in sorted(step.used.items()):
-        total_ns = sum(task.ns for task in tasks if task.kind == kind)
         made.append(
             Row(
                 kind,
@@ -202,7 +210,7 @@ def _rows(step: Step, tasks: Sequence[Task]) -> list[Row]:
                 count,
                 message.size_bytes,
                 message.each.time_ns,
-                total_ns,
+                totals.get(kind, 0.0),
                 exposed.get(kind, 0.0),
                 message.each.limited_by,
                 kind in step.beyond,
@@ -239,6 +247,9 @@ def _gains(
     made = {}
     for name, change in changes.items():
         other, net = change()
+        if net == network and (plan.zero == 3 or plan.group("data").ranks == 1):
+            made[name] = 1.0  # without buckets
+            continue
         step = Step(model, other, computation, net)
         made[name] = max(length_ns(step), launch_ns(step)) / step_ns
     return made
