@@ -75,6 +75,25 @@ def test_train__without_a_link_inside_each_gpu_is_a_node() -> None:
     assert "nodes of one GPU" not in run(*LLAMA).output
 
 
+def test_names__are_found_as_people_type_them() -> None:
+    typed = ("train", "Llama-3.1-8B", "--gpu", "H100", "--data", "8", "--inside", "NVLink4")
+    plain = ("train", "llama3-8b", "--gpu", "h100", "--data", "8", "--inside", "nvlink4")
+    assert run(*typed).output == run(*plain).output
+    sizes = ("--size", "1G", "--algorithm", "Ring")
+    plain_sizes = ("--size", "1 GiB", "--algorithm", "ring")
+    typed_output = run("collective", "allreduce", *sizes).output
+    assert typed_output == run("collective", "all_reduce", *plain_sizes).output
+
+
+@pytest.mark.parametrize(
+    ("bucket", "expected"), [("25", 25 << 20), ("25 MB", 25_000_000), ("1G", 1 << 30)]
+)
+def test_train__a_bucket_without_a_unit_is_of_mebibytes(bucket: str, expected: int) -> None:
+    """As bucket_cap_mb of PyTorch's DDP."""
+    found = json.loads(run("train", "gpt2", "--bucket", bucket, "--json", "-").output)
+    assert found["plan"]["bucket_bytes"] == expected
+
+
 def test_train__says_how_much_of_a_long_step_was_scheduled() -> None:
     words = ("--layers", "8", "--pipeline", "4", "--batch")
     note = "microbatches were scheduled; all later rounds take the same time"

@@ -14,8 +14,9 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
+from transport.estimate.names import size_of
 from transport.estimate.plan import RANKS_MAX
-from transport.ground.units import bytes_of, bytes_text, rate_text, time_text
+from transport.ground.units import bytes_text, rate_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.collectives import Estimate
@@ -114,6 +115,6 @@ def _row(one: Estimate, extrapolated: bool) -> list[str]:
 
 def _bytes(text: str) -> float:
     try:
-        return float(bytes_of(text))
+        return float(size_of(text))
     except ValueError as error:
         raise click.UsageError(f"--size: {error}") from None

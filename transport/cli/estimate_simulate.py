@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from transport.cli.estimate_options import network_of, notes_of, usage_errors
 from transport.cli.estimate_train import Computing, model_of, plan_of, step_options
 from transport.cli.output import json_option, print_table, write_json
-from transport.ground.units import bytes_of, count_text, time_text
+from transport.estimate.names import size_of
+from transport.ground.units import count_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.simulated import Simulated
@@ -57,7 +58,7 @@ def command(
 
     network = network_of(given)
     try:
-        segment_bytes = int(bytes_of(segment))
+        segment_bytes = size_of(segment)
     except ValueError as error:
         raise click.UsageError(f"--segment: {error}") from None
     if segment_bytes < 1:

@@ -21,8 +21,9 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
+from transport.estimate.names import matched, size_of
 from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, SCHEDULES
-from transport.ground.units import bytes_of, bytes_text, percent, time_text
+from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.computation import Computation
@@ -115,7 +116,10 @@ PLAN_OPTIONS = (
         "them (HSDP). Default: all.",
     ),
     click.option(
-        "--bucket", default="25 MiB", show_default=True, help="Bytes of gradients per operation."
+        "--bucket",
+        default="25 MiB",
+        show_default=True,
+        help="Gradients per operation; a number without a unit is of MiB, as bucket_cap_mb.",
     ),
     click.option(
         "--recompute",
@@ -328,10 +332,12 @@ def draw(files: Files, said: Report, found: Training, computed: Callable[[], lis
 
 def model_of(name: str, given: dict[str, Any]) -> Model:
     """The preset with the sizes that were given; takes them out of `given`."""
-    from transport.estimate.models import PRESETS, Model
+    from transport.estimate.models import ALIASES, PRESETS, Model
 
     sizes = {key: given.pop(key) for key in SIZES}
     sizes = {key: value for key, value in sizes.items() if value is not None}
+    name = matched(name, (*PRESETS, *ALIASES, "custom"))
+    name = ALIASES.get(name, name)
     if name in PRESETS:
         return Model(**(vars(PRESETS[name]) | sizes))
     if name != "custom":
@@ -345,7 +351,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
     from transport.estimate.plan import Plan
 
     try:
-        bucket_bytes = bytes_of(given.pop("bucket"))
+        bucket_bytes = size_of(given.pop("bucket"), bare="M")
     except ValueError as error:
         raise click.UsageError(f"--bucket: {error}") from None
     given["shard"] = given["shard"] or 0

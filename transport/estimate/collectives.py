@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from transport.estimate.names import matched
 from transport.estimate.networks import Link, Network, Protocol
 
 # Operation -> algorithms that can run it.
@@ -170,8 +171,10 @@ def estimate(
 
     nodes: over how many nodes the ranks are spread; None: over as few as they fit into.
     """
+    operation = matched(operation, ALGORITHMS)
     nodes = network.nodes(ranks) if nodes is None else nodes
-    algorithms = ALGORITHMS.get(operation, ()) if algorithm is None else (algorithm,)
+    known = ALGORITHMS.get(operation, ())
+    algorithms = known if algorithm is None else (matched(algorithm, known),)
     if algorithm is None and nodes != ranks:  # NCCL takes PAT only with one GPU a node
         algorithms = tuple(one for one in algorithms if one != "pat")
     if not algorithms:

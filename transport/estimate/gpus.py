@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from transport.estimate.names import matched
 from transport.ground import toml
 
 GPUS = Path(__file__).parent / "gpus.toml"
@@ -47,6 +48,7 @@ def names() -> list[str]:
 
 def gpu(name: str, efficiency: float = EFFICIENCY) -> Gpu:
     """A GPU of gpus.toml. efficiency: the part of its peak that kernels reach."""
+    name = matched(name, names())
     if name not in _tables():
         raise GpuError(f"no GPU {name}: known are {', '.join(names())}")
     if not 0 < efficiency <= 1:

@@ -133,3 +133,6 @@ PRESETS = {
         ),
     )
 }
+
+# Other names of models with the same sizes. Llama 3.1 has those of Llama 3.
+ALIASES = {f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")}

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transport.estimate.names import matched
 from transport.ground import toml
 from transport.ground.units import bytes_text
 
@@ -147,6 +148,7 @@ def about_links() -> dict[str, str]:
 
 
 def link(name: str) -> Link:
+    name = matched(name, links())
     if name not in links():
         raise NetworkError(f"no link {name}: known are {', '.join(links())}")
     return links()[name]
@@ -159,6 +161,8 @@ def of_links(
     nics_per_node: int | None = None,
 ) -> Network:
     """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU."""
+    between = matched(between, links())
+    inside = None if inside is None else matched(inside, links())
     far, near = link(between), None if inside is None else link(inside)
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:

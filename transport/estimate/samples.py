@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transport.estimate.collectives import ALGORITHMS
+from transport.estimate.names import matched
 from transport.estimate.networks import SLOWDOWN_MAX, Slowdown
 
 if TYPE_CHECKING:
@@ -64,12 +65,13 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
     """The median of a contender's rows in a result of `python -m bench step --beside`."""
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
+        contender = matched(contender, known)
         found = [
             [row["slowdown"][key] for key in ("computation", "communication")]
             for row in rows
             if row.get("contender") == contender and "slowdown" in row
         ]
-        known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -95,6 +97,7 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
         document = json.loads(file.read_text(encoding="utf-8"))
         rows, ranks = document.get("rounds") or document["rows"], int(document["gpus"])
         known = sorted({str(row["contender"]) for row in rows})
+        contender = matched(contender, known)
         made = [
             Sample(
                 str(row["operation"]),
