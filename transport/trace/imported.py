@@ -83,14 +83,17 @@ class Import:
     _store: Store | None = None
     _files: set[Path] = field(default_factory=set)
 
-    def source(self, key: Hashable, file: Path, **facts: Any) -> Source:
-        """The process with this key, which is made when it is first seen."""
+    def source(self, key: Hashable, file: Path | None, **facts: Any) -> Source:
+        """The process with this key, which is made when it is first seen. file: None: it is known
+        from a service."""
         known = self.sources.get(key)
         if known is None:
             number = len(self.sources)
-            facts["trace"] = f"{self.kind} {file.name}"
-            facts["file_bytes"] = 0 if file in self._files else file.stat().st_size
-            self._files.add(file)
+            facts["trace"] = f"{self.kind} {file.name if file is not None else 'service'}"
+            facts["file_bytes"] = 0
+            if file is not None and file not in self._files:
+                facts["file_bytes"] = file.stat().st_size
+                self._files.add(file)
             known = self.sources[key] = Source(number, facts)
         return known
 
