@@ -219,7 +219,7 @@ def test_joined__files_of_another_kind_are_left_out_or_refused(tmp_path: Path) -
     (folder / "job.log").unlink()
     done = invoked("diagnose", folder, "--with", folder / "rank_0")
     assert done.exit_code == 2
-    assert "rank_0 is neither a dump of the Flight Recorder nor a log of NCCL" in done.output
+    assert "rank_0 is neither a dump of the Flight Recorder, nor a log of NCCL" in done.output
     (tmp_path / "empty").mkdir()
     done = invoked("diagnose", folder, "--with", tmp_path / "empty")
     assert (done.exit_code, "has no dump" in done.output) == (2, True)

@@ -1,4 +1,4 @@
-"""Fuzzes the imports of files that other tools wrote: Kineto traces and NCCL's logs."""
+"""Fuzzes the readers of files of other tools: Kineto traces, NCCL's logs and answers of its RAS."""
 
 import gzip
 import json
@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.mutator import fuzz, mutated
+from tests.trace.ras import all_reduces
 from tests.trace.test_import_kineto import typical
 from tests.trace.test_import_nccl import two_ranks
+from transport.diagnose.ras import judged
 from transport.trace import json_stream
 from transport.trace.kineto import KinetoTraces
 from transport.trace.layout import TraceError
 from transport.trace.nccl_log import NcclLogs
+from transport.trace.nccl_ras import RasStatuses
 
 FINISHED = 16  # one in this many files is put into tables, which takes a database and 50 ms
 
@@ -67,3 +70,19 @@ def test_nccl_log__damaged_is_read_or_refused(tmp_path: Path) -> None:
             logs.finish()
 
     fuzz([two_ranks().encode(), b"no log\n"], reads, TraceError, usual=400)
+
+
+def test_nccl_ras__damaged_is_read_and_judged_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+
+    def reads(data: bytes) -> None:
+        file.write_bytes(data)
+        statuses = RasStatuses()
+        statuses.read(file)
+        if len(data) % FINISHED == 0:
+            statuses.finish()
+        judged(statuses.statuses)
+
+    healthy = all_reduces([4, 4, 4]) + all_reduces([4, 5, 4], "12:00:09")
+    corpus = [healthy.encode(), all_reduces([4, None, 5]).encode()]
+    fuzz(corpus, reads, TraceError, usual=200)

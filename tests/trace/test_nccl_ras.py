@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.trace.ras import GREETING, all_reduces, comm, missing, rank, status, text
-from transport.trace import nccl_ras
+from transport.trace import beside, nccl_ras
 from transport.trace.layout import TraceError
 from transport.trace.nccl_ras import RasStatuses, is_status, statuses_in
 
@@ -150,6 +150,19 @@ def test_ras__a_file_that_is_too_large_is_refused(
     file.write_text(all_reduces([1, 1]))
     with pytest.raises(TraceError, match="is larger than"):
         RasStatuses().read(file)
+
+
+def test_ras__files_are_known_by_their_content(tmp_path: Path) -> None:
+    for name, content in [
+        ("a.json", all_reduces([1, 1])),
+        ("b.json", all_reduces([1, 1]).removeprefix(GREETING)),
+        ("c.txt", TEXT_FORM),
+        ("d.txt", TEXT_FORM.partition("OK\n")[2]),
+    ]:
+        (tmp_path / name).write_text(content)
+        assert beside.kind_of(tmp_path / name) == "nccl-ras", name
+    for head in (b'{"communicators": 1}', b"NCCL version 2.28.9\n", b"", b"x"):
+        assert not is_status(head)
 
 
 JSON = st.recursive(

@@ -94,7 +94,7 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  what:     {one.meaning}",
         f"  evidence: {one.evidence}",
         f"  when:     {when(one.from_ns, one.to_ns)}",
-        f"  query:    {_query_of(one, folder)}",
+        *([f"  query:    {_query_of(one, folder)}"] if one.query else []),
         f"  do:       {one.advice}",
     ]
     return [printable(line) for line in lines]

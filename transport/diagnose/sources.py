@@ -1,4 +1,4 @@
-"""Diagnoses a job from all sources that tell of it: a trace, dumps and logs."""
+"""Diagnoses a job from all sources that tell of it: a trace, dumps, logs and statuses of RAS."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import replace
 from transport.diagnose.diagnosis import Diagnosis, diagnose, numbers_of
 from transport.diagnose.facts import SIMULATED_NS_MAX, facts_of
 from transport.diagnose.joined import joined
+from transport.diagnose.ras import judged
+from transport.diagnose.ras_statuses import Statuses
 from transport.diagnose.reported import stacks_of
 from transport.diagnose.settings import Settings
 from transport.diagnose.told import Told
 from transport.ground.units import time_text
 from transport.trace.beside import Beside
+from transport.trace.nccl_ras import KIND as RAS
 
 APART_NS = 3_600_000_000_000  # sources of one job that are further apart are of two runs
 
@@ -21,7 +24,8 @@ def diagnosed(sources: Sequence[Beside], settings: Settings) -> Diagnosis:
     """The diagnosis of a job; the first of its sources is the main one."""
     first = sources[0]
     if len(sources) == 1:
-        return _with_source(first, diagnose(first.store, settings))
+        found = judged(first.statuses) if first.statuses else diagnose(first.store, settings)
+        return _with_source(first, found)
     told, notes = [_told(first, settings)], []
     for one in sources[1:]:
         why = _other_job(first, one)
@@ -47,8 +51,8 @@ def _other_job(first: Beside, other: Beside) -> str:
     if size is not None and other_size is not None and other_size > size:
         return f"it is of a job of {other_size} ranks, and not of {size}"
     known = min(from_ns or 0, other_from_ns or 0) > SIMULATED_NS_MAX
-    # Logs have times of a zone that they do not tell.
-    if not known or other.kind == "nccl-log" or first.kind == "nccl-log":
+    # Logs and statuses of RAS have times of a zone that they do not tell.
+    if not known or {first.kind, other.kind} & {"nccl-log", RAS}:
         return ""
     apart_ns = max(from_ns - other_to_ns, other_from_ns - to_ns)
     return f"it is of another time, {time_text(apart_ns, 2)} apart" if apart_ns > APART_NS else ""
@@ -56,6 +60,9 @@ def _other_job(first: Beside, other: Beside) -> str:
 
 def _told(source: Beside, settings: Settings) -> Told:
     facts = facts_of(source.store, settings.now_ns)
+    if source.statuses:
+        found = _with_source(source, judged(source.statuses))
+        return Told(source.name, facts, found, statuses=Statuses(source.statuses))
     found = _with_source(source, diagnose(source.store, settings, facts))
     numbers = numbers_of(source.store)
     stacks = stacks_of(source.store, numbers)
@@ -66,6 +73,6 @@ def _told(source: Beside, settings: Settings) -> Told:
 def _with_source(source: Beside, found: Diagnosis) -> Diagnosis:
     """The diagnosis of one source, with its notes; findings say how their query can be run."""
     findings = found.findings
-    if source.kind:
+    if source.kind and not source.statuses:
         findings = tuple(replace(one, more={**one.more, "import": source.kind}) for one in findings)
     return replace(found, findings=findings, notes=(*found.notes, *source.notes))

@@ -15,6 +15,7 @@ from statistics import median
 
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import SIMULATED_NS_MAX, Facts
+from transport.diagnose.ras_statuses import Statuses
 
 CALLS_MAX = 400  # of the last calls of a rank, so many are compared
 OVERLAP_MIN = 3  # calls that must agree, if both sources have so many
@@ -50,12 +51,16 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What one source tells. stacks: Python stack of a rank's last call, the innermost first."""
+    """What one source tells. stacks: Python stack of a rank's last call, the innermost first.
+
+    statuses: of NCCL's RAS, which counts calls and does not list them; None: another source.
+    """
 
     name: str
     facts: Facts
     diagnosis: Diagnosis
     stacks: Mapping[int, list[str]] = field(default_factory=dict)
+    statuses: Statuses | None = None
 
     @property
     def ranks(self) -> set[int]:

@@ -1,4 +1,5 @@
-"""Finds what other tools wrote about a job beside its trace: dumps of the Flight Recorder, logs."""
+"""Finds what other tools wrote about a job beside its trace: dumps of the Flight Recorder, logs of
+NCCL, and statuses of its RAS service."""
 
 from __future__ import annotations
 
@@ -13,13 +14,19 @@ from pathlib import Path
 from transport.trace.flight import FlightDumps
 from transport.trace.layout import TraceError
 from transport.trace.nccl_log import ZIPPED, NcclLogs
+from transport.trace.nccl_ras import KIND as RAS, RasStatus, RasStatuses, is_status
 from transport.trace.store import Store
 
 FILES_MAX = 20_000  # files of a folder whose names are looked at
 FOUND_BYTES_MAX = 1 << 30  # larger files are only read if a user names them
 HEAD_BYTES = 1 << 18  # bytes of a file that are read to tell what it is
 # Name of each kind in verdicts.
-NAMES = {"flight": "Flight Recorder", "nccl-log": "NCCL's log"}
+NAMES = {"flight": "Flight Recorder", "nccl-log": "NCCL's log", RAS: "NCCL RAS"}
+READERS: dict[str, type[FlightDumps] | type[NcclLogs] | type[RasStatuses]] = {
+    "flight": FlightDumps,
+    "nccl-log": NcclLogs,
+    RAS: RasStatuses,
+}
 # Files that are looked at: logs and dumps; what weft writes has other suffixes.
 LOOKED_AT = re.compile(r"(?:\.(?:log|out|err|txt|json|pkl|pickle|bin|gz|\d+)|(?:^|[_-])\d+)$")
 DUMP = (b"pg_config", b"profiling_name", b"nccl_comm_state")
@@ -32,17 +39,19 @@ LOG = re.compile(
 class Beside:
     """One kind of files about a job, as tables. name: of the tool that wrote them.
 
-    kind: as `weft trace import` names it; empty: the folder of a trace.
+    kind: as `weft trace import` names it; empty: the folder of a trace. statuses: of NCCL's RAS, by
+    time, of which the tables have only processes and communicators.
     """
 
     name: str
     store: Store
     notes: tuple[str, ...] = ()
     kind: str = ""
+    statuses: tuple[RasStatus, ...] = ()
 
 
 def kind_of(file: Path) -> str:
-    """What a file is by its first bytes: "flight" or "nccl-log"; empty: neither.
+    """What a file is by its first bytes: a key of NAMES; empty: none of these.
 
     TraceError if it cannot be read.
     """
@@ -60,12 +69,14 @@ def kind_of(file: Path) -> str:
         raise TraceError(f"cannot read {file}: {error.strerror}") from None
     if (head[:1] == b"\x80" or head.lstrip()[:1] == b"{") and any(one in head for one in DUMP):
         return "flight"
+    if is_status(head):
+        return RAS
     return "nccl-log" if LOG.search(head) else ""
 
 
 def found_in(folder: Path) -> dict[Path, str]:
-    """The dumps and logs below a folder, each with its kind; files that cannot be read are left
-    out."""
+    """The dumps, logs and statuses below a folder, each with its kind; files that cannot be read
+    are left out."""
     found: dict[Path, str] = {}
     seen = 0
     for place, _, names in os.walk(folder):
@@ -85,19 +96,20 @@ def found_in(folder: Path) -> dict[Path, str]:
 
 
 def named(files: Iterable[Path]) -> dict[Path, str]:
-    """The kind of each file; of a folder, of the files in it. TraceError if one is neither a dump
-    nor a log."""
+    """The kind of each file; of a folder, of the files in it. TraceError if one is of no kind."""
     found: dict[Path, str] = {}
     for file in files:
         own = found_in(file) if file.is_dir() else {file: kind_of(file)}
         if not own:
-            raise TraceError(f"{file} has no dump of the Flight Recorder and no log of NCCL")
+            raise TraceError(
+                f"{file} has no dump of the Flight Recorder, no log of NCCL, no status of its RAS"
+            )
         found |= own
     for file, kind in found.items():
         if not kind:
             raise TraceError(
-                f"{file} is neither a dump of the Flight Recorder nor a log of NCCL "
-                "(NCCL_DEBUG=INFO)"
+                f"{file} is neither a dump of the Flight Recorder, nor a log of NCCL "
+                "(NCCL_DEBUG=INFO), nor a status of its RAS (ncclras -f json -v)"
             )
     return found
 
@@ -111,7 +123,7 @@ def read(given: dict[Path, str], inside: dict[Path, str]) -> tuple[list[Beside],
     made, problems = [], []
     files = given | inside
     for kind, name in NAMES.items():
-        reader: FlightDumps | NcclLogs = FlightDumps() if kind == "flight" else NcclLogs()
+        reader = READERS[kind]()
         count = 0
         for file in (file for file, own in files.items() if own == kind):
             try:
@@ -125,7 +137,8 @@ def read(given: dict[Path, str], inside: dict[Path, str]) -> tuple[list[Beside],
                 problems.append(f"{file.name} is left out: {error}")
         if count:
             found = reader.finish()
-            made.append(Beside(name, found.store(), tuple(found.notes), kind))
+            statuses = tuple(reader.statuses) if isinstance(reader, RasStatuses) else ()
+            made.append(Beside(name, found.store(), tuple(found.notes), kind, statuses))
     return made, problems
 
 

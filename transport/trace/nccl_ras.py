@@ -112,7 +112,7 @@ class RasStatus:
         largest = [one.members for one in whole if one.size == max(each.size for each in whole)]
         return largest[0] if largest and all(one == largest[0] for one in largest) else {}
 
-    @property
+    @cached_property
     def world_size(self) -> int | None:
         sizes = [one.size for one in self.comms if one.members == self.world]
         return max(sizes) if sizes and self.world else None
