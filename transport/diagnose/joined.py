@@ -1,4 +1,4 @@
-"""Joins what several sources tell of one hang: a trace, dumps of the Flight Recorder, logs.
+"""Joins what several sources tell of one hang: a trace, dumps of the Flight Recorder, logs, RAS.
 
 The most telling verdict of all sources is taken, and each other source is asked whether it agrees.
 If one says the opposite, such as that the absent rank did call, nothing is certain.
@@ -7,12 +7,14 @@ If one says the opposite, such as that the absent rank did call, nothing is cert
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place, graded
+from transport.diagnose.opinion import AGREES, DISAGREES, UNKNOWN, Opinion
+from transport.diagnose.ras_opinion import of_calls, of_ras
 from transport.diagnose.reported import own_frames
 from transport.diagnose.told import Calls, Group, Match, Told, matched
 from transport.trace.notes import ranges
@@ -25,22 +27,7 @@ HANGS = (
     "non_communication_hang",
     "communication_hang",
 )
-AGREES, DISAGREES, UNKNOWN = "agrees", "disagrees", "does not tell"
 BEHIND_CERTAINTY = 0.6  # confidence of what only a log tells, whose last lines may be missing
-
-
-@dataclass(frozen=True)
-class Opinion:
-    """What a source says of another one's verdict. text: a sentence without its end."""
-
-    source: str
-    says: str
-    text: str
-
-    @property
-    def sentence(self) -> str:
-        said = f"{self.source} {self.says}" if self.says != UNKNOWN else self.source
-        return f" {said}: {self.text}."
 
 
 def joined(sources: Sequence[Told]) -> Diagnosis:
@@ -87,9 +74,16 @@ def _with(main: Finding, opinions: Sequence[Opinion], sources: Sequence[Told]) -
 
 
 def _opinion(told: Told, main: Finding, other: Told) -> Opinion:
-    if main.kind == "initialization_hang" and main.place.ranks:
-        return _of_beginning(main, other)
     operation = main.more.get("operation")
+    found = of_ras(main, other) if other.statuses is not None else None
+    if found is None and told.statuses is not None and operation is not None:
+        found = of_calls(operation, other)
+    if found is not None:
+        return found
+    if told.statuses is not None or other.statuses is not None:
+        operation = None  # RAS has no calls to be compared
+    elif main.kind == "initialization_hang" and main.place.ranks:
+        return _of_beginning(main, other)
     if operation is not None and operation["kind"] == "collective":
         found = _of_operation(told, operation, other)
         if found.says != UNKNOWN:
