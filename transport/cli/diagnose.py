@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from transport.cli import trace_open as shared
+from transport.cli.diagnose_ras import USUAL, RasType, asked
 from transport.cli.http_options import access_options
 from transport.cli.options import JSON, FiniteRange, output_file
 from transport.cli.output import json_option, write_json
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 # Parameters that mean something without --live.
 ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
-COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files", "kernel_logs")
+COMPARED = (
+    *("baseline_file", "save_path", "inventory_file", "with_files", "kernel_logs"),
+    *("ras", "save_ras"),
+)
 
 
 @click.command("diagnose")
@@ -51,8 +56,24 @@ COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files", "kerne
     metavar="FILE",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A dump of PyTorch's Flight Recorder or a log of NCCL of the same job, or a folder of "
-    "them; may be repeated. Those in DIR are found by themselves.",
+    help="A dump of PyTorch's Flight Recorder, a log of NCCL or a status of its RAS (ncclras -f "
+    "json -v) of the same job, or a folder of them; may be repeated. Those in DIR are found by "
+    "themselves.",
+)
+@click.option(
+    "--ras",
+    metavar="[HOST:PORT]",
+    type=RasType(),
+    is_flag=False,
+    flag_value=USUAL,
+    help="Ask the RAS service of NCCL in the running job, twice; without HOST:PORT at "
+    "NCCL_RAS_ADDR or localhost:28028.",
+)
+@click.option(
+    "--save-ras",
+    metavar="FILE",
+    type=output_file(*JSON),
+    help="Write what RAS answered to FILE, for --with.",
 )
 @click.option(
     "--kernel-log",
@@ -174,8 +195,9 @@ def command(
 
     DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 healthy,
     1 something is found, 2 an error, 3 slower but unexplained, 4 not judged: the trace has too
-    little evidence. A suspicion is printed and does not count. Dumps of PyTorch's Flight Recorder
-    and logs of NCCL in DIR, or given by --with, are joined with the trace to one verdict.
+    little evidence. A suspicion is printed and does not count. Dumps of PyTorch's Flight Recorder,
+    logs of NCCL and statuses of its RAS in DIR, or given by --with, are joined with the trace to
+    one verdict; so is what --ras asks a running job. With these two, DIR may be left out.
 
     With --live, DIR is where the processes of this host write their traces; the default is
     WEFT_TRACE. With --json, each verdict is a line of JSON.
@@ -184,25 +206,20 @@ def command(
     Examples:
       weft diagnose /scratch/job-17
       weft diagnose /scratch/job-17 --lost-time
+      weft diagnose --ras
       weft diagnose --live /scratch/job-17
       weft diagnose --live /scratch/job-17 --share /shared/job-17 --collect
     """
     with failing_with_2():
         compared = {name: given.pop(name) for name in COMPARED}
-        if live and (lost or any(compared.values())):
-            raise click.UsageError(
-                "--lost-time, --baseline, --save, --inventory, --with and --kernel-log are of "
-                "whole jobs, not --live"
-            )
+        refuse_pairs(folder, compared, lost=lost, live=live)
         if live:
             from transport.cli import diagnose_live
 
             named = {**given, "job": job, "routes_file": routes_file, "plan_file": plan_file}
             sys.exit(diagnose_live.run(folder, json_path, named))
         refuse_live_options()
-        if folder is None:
-            raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
-        if lost:
+        if folder is not None and lost:
             from transport.cli import diagnose_lost
 
             sys.exit(diagnose_lost.run(folder, job, json_path, compared["inventory_file"]))
@@ -235,6 +252,20 @@ def failing_with_2() -> Iterator[None]:
         raise Failure(f"cannot write the verdicts: {error.strerror}") from None
 
 
+def refuse_pairs(folder: Path | None, compared: dict[str, Any], *, lost: bool, live: bool) -> None:
+    """Refuses options that do not go together, and a missing folder."""
+    if live and (lost or any(compared.values())):
+        raise click.UsageError(
+            "--lost-time, --baseline, --save, --inventory, --with, --kernel-log and --ras are of "
+            "whole jobs, not --live"
+        )
+    if compared["save_ras"] and not compared["ras"]:
+        raise click.UsageError("--save-ras needs --ras: add it")
+    beside = compared["with_files"] or compared["ras"]
+    if folder is None and not live and (lost or not beside):
+        raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
+
+
 def refuse_live_options() -> None:
     """Refuses options that were given and mean something with --live only."""
     context = click.get_current_context()
@@ -245,7 +276,7 @@ def refuse_live_options() -> None:
 
 
 def once(
-    folder: Path,
+    folder: Path | None,
     job: str | None,
     routes: Routes | None,
     json_path: str | None,
@@ -254,8 +285,10 @@ def once(
     inventory_file: Path | None,
     with_files: tuple[Path, ...],
     kernel_logs: tuple[str, ...],
+    ras: tuple[str, int] | None,
+    save_ras: Path | None,
 ) -> int:
-    """Diagnoses a folder once; returns the exit status."""
+    """Diagnoses a job once; returns the exit status."""
     from transport.cli.diagnose_sources import opened, with_gpus
     from transport.diagnose import Answer, Settings, baseline as measured, report, settled_ns
     from transport.diagnose.baseline import BaselineError, as_json, read
@@ -263,8 +296,10 @@ def once(
     from transport.diagnose.sources import diagnosed
 
     inventory = shared.inventory_of(inventory_file)
-    now_ns = settled_ns(folder)
-    with opened(folder, job, now_ns, with_files) as sources, shared.reporting_errors():
+    with shared.reporting_errors():
+        answer = None if ras is None else asked(ras, save_ras)
+    now_ns = time.time_ns() if folder is None else settled_ns(folder)
+    with opened(folder, job, now_ns, with_files, answer) as sources, shared.reporting_errors():
         try:
             known = None if baseline_file is None else read(baseline_file)
             found = diagnosed(sources, Settings(routes=routes, now_ns=now_ns, baseline=known))
@@ -285,7 +320,8 @@ def once(
     return found.answer.status
 
 
-def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
+def show(found: Diagnosis, folder: Path | None, with_links: bool) -> None:
+    """Prints a diagnosis. folder: of a trace; None: there was none."""
     from transport.diagnose import Answer, report
 
     if found.answer is not Answer.FOUND:
@@ -293,7 +329,7 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
         click.echo("\n".join(report.reasons_of(found)))
     shown = report.findings_to_show(found.findings)
     for one in shown:
-        click.echo("\n".join(report.lines_of(one, str(folder))))
+        click.echo("\n".join(report.lines_of(one, str(folder or "DIR"))))
     if left_out := len(found.findings) - len(shown):
         click.echo(f"and {left_out} suspicion{'s' * (left_out > 1)} like these: see --json")
     if found.answer is Answer.FOUND:
@@ -301,6 +337,6 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     else:
         where = "docs/DIAGNOSIS.md, What is not seen"
         click.echo(f"note: not seen: {', '.join(report.NOT_SEEN)} ({where})")
-    if not with_links:
+    if folder is not None and not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)

@@ -1,4 +1,4 @@
-"""Opens what `weft diagnose` judges: a trace, and dumps and logs of the same job beside it."""
+"""Opens what `weft diagnose` judges: a trace, and dumps, logs and RAS of the same job beside it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(
-    folder: Path, job: str | None, until_ns: int, files: Sequence[Path]
+    folder: Path | None,
+    job: str | None,
+    until_ns: int,
+    files: Sequence[Path],
+    asked: Beside | None = None,
 ) -> Iterator[list[Beside]]:
     """The sources on a job, the main one first: the trace, if the folder has one.
 
-    files: dumps and logs; those in the folder are found by themselves.
+    files: dumps, logs and statuses; those in the folder are found by themselves. asked: what RAS
+    answered.
     """
     from transport.trace.beside import Beside, found_in, name_of, named, read
 
@@ -33,13 +38,17 @@ def opened(
         with shared.reporting_errors():
             given = named(files)
             same = {file.resolve() for file in given}
-            inside = found_in(folder) if folder.is_dir() else {}
+            inside = found_in(folder) if folder is not None and folder.is_dir() else {}
             inside = {file: kind for file, kind in inside.items() if file.resolve() not in same}
             others, problems = read(given, inside)
+        if asked is not None:
+            if any(one.kind == asked.kind for one in others):
+                problems.append("statuses of RAS in files are left out: --ras asked for new ones")
+            others = [*(one for one in others if one.kind != asked.kind), asked]
         for one in others:
             stack.enter_context(one.store)
         made = []
-        if not others or has_trace(folder):
+        if folder is not None and (not others or has_trace(folder)):
             store = stack.enter_context(shared.opened(folder, job, until_ns=until_ns))
             made.append(Beside(name_of(store), store))
         made += others

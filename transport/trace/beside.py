@@ -142,6 +142,16 @@ def read(given: dict[Path, str], inside: dict[Path, str]) -> tuple[list[Beside],
     return made, problems
 
 
+def statuses_of(texts: Iterable[str], name: str) -> Beside:
+    """What RAS answered, as a source. name: of the service, for errors. TraceError if it is no
+    status."""
+    reader = RasStatuses()
+    for text in texts:
+        reader.add(text, name)
+    found = reader.finish()
+    return Beside(NAMES[RAS], found.store(), tuple(found.notes), RAS, tuple(reader.statuses))
+
+
 def name_of(store: Store) -> str:
     """The name of what a store was made from, for verdicts."""
     for kind, name in NAMES.items():
