@@ -161,6 +161,21 @@ def test_hardware__what_is_less_clear_is_a_suspicion(trouble: Trouble) -> None:
     assert (one.kind, one.certain) == ("hardware_fault", False)
 
 
+def test_hardware__of_a_job_without_hosts_it_is_a_suspicion() -> None:
+    """NCCL's RAS tells the ids of processes, and no names of hosts."""
+    nowhere = Job([Process(rank, "", 100 + rank, None, 0, 0) for rank in range(4)], 0)
+    (one,), notes = hardware_faults(nowhere, [Trouble("xid 79", "node1", "", 103, NOW_NS)])
+    assert (one.place.name, one.place.ranks, one.certain) == ("GPU ? of node1", (3,), False)
+    assert notes == []
+
+
+def test_hardware__a_process_of_two_sources_is_one() -> None:
+    twice = job()
+    twice = Job([*twice.processes, Process(3, "", 103, None, 0, 0)], twice.end_ns)
+    (one,), _ = hardware_faults(twice, [Trouble("xid 48", "node1", "", 103, NOW_NS)])
+    assert (one.place.ranks, one.certain) == ((3,), True)
+
+
 def finding(kind: str, *ranks: int) -> Finding:
     place = Place("rank", f"rank {ranks[0]}", ranks)
     return Finding(kind, place, 1, 2, 0.9, True, "It did not call.", "", "")

@@ -103,7 +103,9 @@ class Job:
         return inside or not self.knows_time(trouble)
 
     def host_of(self, trouble: Trouble) -> str | None:
-        """The job's host that a trouble is of; "": not told; None: the job did not use it."""
+        """The host that a trouble is of; "": not told; None: the job did not use it."""
+        if not self.hosts:  # its dumps name none
+            return trouble.host
         if not trouble.host:
             return self.hosts[0] if len(self.hosts) == 1 else ""
         short = trouble.host.partition(".")[0]
@@ -114,17 +116,18 @@ class Job:
         """The ranks that use the GPU, and True; not known: all ranks of its host, and False."""
         if trouble.ranks:
             return trouble.ranks, True
-        here = [one for one in self.processes if one.rank >= 0 and (not host or one.host == host)]
-        by_pid = [one.rank for one in here if trouble.pid and one.pid == trouble.pid]
-        if len(by_pid) == 1:
-            return (by_pid[0],), True
-        if self.inventory is not None and trouble.pci and host:
+        ranked = [one for one in self.processes if one.rank >= 0]
+        here = [one for one in ranked if not host or not self.hosts or one.host == host]
+        by_pid = {one.rank for one in here if trouble.pid and one.pid == trouble.pid}
+        if len(by_pid) == 1:  # also of a process of several sources
+            return tuple(by_pid), True
+        if self.inventory is not None and trouble.pci and host in self.hosts:
             beside = [one.rank for one in here]
             spots = [self.inventory.spot(rank, host, beside) for rank in beside]
             of_gpu = tuple(sorted(one.rank for one in spots if one.gpu == trouble.pci))
             if of_gpu:
                 return of_gpu, True
-        return tuple(sorted(one.rank for one in here)) if host else (), False
+        return tuple(sorted({one.rank for one in here if one.host})) if host else (), False
 
 
 def hardware_faults(job: Job, troubles: Iterable[Trouble]) -> tuple[list[Finding], list[str]]:
@@ -169,7 +172,7 @@ def _finding(
     host, pci, ranks, known = where
     worst = min(faults, key=lambda one: (one.xid.blames != HARDWARE, one.time_ns))
     timed = [one.time_ns for one in faults if job.knows_time(one)]
-    certain = worst.xid.blames == HARDWARE and job.knows_time(worst) and bool(host)
+    certain = worst.xid.blames == HARDWARE and job.knows_time(worst) and host in job.hosts
     counts: dict[str, int] = {}
     for one in every:
         counts[one.what] = counts.get(one.what, 0) + 1
