@@ -295,12 +295,14 @@ def test_joined__paths_that_are_lost_are_told(tmp_path: Path) -> None:
     assert paths_of_rank(facts, 0) == {1: (0, 1), 2: (1, 1)}
 
 
-def running(folder: Path, ranks: int = 2) -> Path:
+def running(folder: Path, ranks: int = 2, first_pid: int | None = None) -> Path:
     """A trace at times of day, of ranks that all wait in the last of five AllReduces."""
     folder.mkdir()
     for rank in range(ranks):
         one = rank_of(folder, rank, ranks)
         one.ended = False
+        if first_pid is not None:
+            one.pid = first_pid + rank
         comm = communicator(one, 7, rank, ranks)
         for at in range(5):
             begin_ns = at * SECOND

@@ -12,14 +12,21 @@ from typing import Any
 import pytest
 
 from tests.diagnose.support import found_by, traced
-from tests.diagnose.test_joined import ABSENT, calls_of, dumped, logged, without
+from tests.diagnose.test_joined import ABSENT, calls_of, dumped, logged, running, without
 from tests.trace.ras import comm, missing, rank, status, text
 
 LATER = "12:00:30"
 WORLD = 0x1000  # the communicator of all
 
 
-def asked(file: Path, calls: dict[int, list[Any]], *, silent: int = -1, times: int = 2) -> Path:
+def asked(
+    file: Path,
+    calls: dict[int, list[Any]],
+    *,
+    silent: int = -1,
+    times: int = 2,
+    first_pid: int = 500,
+) -> Path:
     """Writes the statuses that RAS gives of a job that stands still after these calls."""
     counts: dict[tuple[int, ...], dict[int, Counter[str]]] = defaultdict(dict)
     for member, mine in calls.items():
@@ -31,6 +38,8 @@ def asked(file: Path, calls: dict[int, list[Any]], *, silent: int = -1, times: i
             rank(n, one, of_rank.get(one, {})) for n, one in enumerate(ranks) if one != silent
         ]
         gone = [missing(n, one) for n, one in enumerate(ranks) if one == silent]
+        for one in (*answers, *gone):
+            one["pid"] += first_pid - 500
         comms.append(comm(WORLD + at, answers, gone))
     each = [text(status(comms, at)) for at in ("12:00:00", LATER)[:times]]
     file.write_text("".join(each))
@@ -109,7 +118,7 @@ def test_joined__other_sources_agree_with_ras(job: Path, tmp_path: Path, other: 
     folder.mkdir()
     whole = ("world", tuple(range(32)), "AllReduce", 1, "ncclFloat32", True)
     calls = {member: [whole, *mine] for member, mine in calls_of(job).items()}
-    asked(folder / "ras.json", calls)
+    asked(folder / "ras.json", calls, first_pid=100)
     if other == "Flight Recorder":
         dumped(folder, calls)
     else:
@@ -131,9 +140,21 @@ def test_joined__ranks_that_did_launch_contradict_a_start_that_hangs(
     folder = tmp_path / "beside"
     folder.mkdir()
     calls = [("dp", (0, 1), "AllReduce", 4, "ncclFloat32", True)]
-    asked(folder / "ras.json", {0: calls, 1: calls}, times=1)
+    asked(folder / "ras.json", {0: calls, 1: calls}, times=1, first_pid=100)
     line = "n0:100:100 [0] NCCL INFO ncclCommInitRank comm 0x90 rank 0 nranks 2 cudaDev 0 "
     (folder / "job.log").write_text(f"{line}commId 0x1 - Init START\n")
     one, said = first_of(folder)
     assert (one["class"], one["place"]["ranks"]) == ("initialization_hang", [1])
     assert (said["says"], said["text"]) == ("disagrees", "rank 1 launched operations")
+
+
+@pytest.mark.parametrize(("first", "why"), [(500, "joined: weft's trace"), (700, "is left out")])
+def test_joined__statuses_of_other_processes_are_left_out(
+    tmp_path: Path, first: int, why: str
+) -> None:
+    """The statuses are of processes 500 and 501."""
+    job = running(tmp_path / "t", first_pid=first)
+    file = asked(tmp_path / "ras.json", {n: [] for n in range(2)})
+    notes = "; ".join(found_by(job, "--with", file)["notes"])
+    assert why in notes
+    assert ("its ranks are other processes" in notes) == (first == 700)

@@ -50,12 +50,22 @@ def _other_job(first: Beside, other: Beside) -> str:
     # The largest communicator that a dump or log names may be smaller than the job.
     if size is not None and other_size is not None and other_size > size:
         return f"it is of a job of {other_size} ranks, and not of {size}"
+    simulated = not first.kind and 0 <= (from_ns or 0) <= SIMULATED_NS_MAX
+    if other.kind == RAS and not simulated and _all_others(first, other):
+        return "its ranks are other processes, as of an earlier run or attempt"
     known = min(from_ns or 0, other_from_ns or 0) > SIMULATED_NS_MAX
     # Logs and statuses of RAS have times of a zone that they do not tell.
     if not known or {first.kind, other.kind} & {"nccl-log", RAS}:
         return ""
     apart_ns = max(from_ns - other_to_ns, other_from_ns - to_ns)
     return f"it is of another time, {time_text(apart_ns, 2)} apart" if apart_ns > APART_NS else ""
+
+
+def _all_others(first: Beside, other: Beside) -> bool:
+    """Whether both sources know processes of the same ranks, and no rank has the same one."""
+    sql = "SELECT rank, pid FROM processes WHERE rank >= 0 AND pid > 0"
+    here, there = set(first.store.rows(sql)), set(other.store.rows(sql))
+    return bool({rank for rank, _ in here} & {rank for rank, _ in there}) and not here & there
 
 
 def _told(source: Beside, settings: Settings) -> Told:
