@@ -21,6 +21,24 @@ OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+def gpu_options(command: Command) -> Command:
+    """Adds the options that describe a GPU."""
+    from transport.estimate.gpus import EFFICIENCY
+
+    for option in (
+        click.option(
+            "--efficiency",
+            default=None,
+            type=click.FloatRange(0, 1, min_open=True),
+            help="Part of the GPU's peak that matrix products reach; measure it on one "
+            f"GPU. Default: {EFFICIENCY}.",
+        ),
+        click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
+    ):
+        command = option(command)
+    return command
+
+
 def network_options(command: Command) -> Command:
     """Adds the options that describe a network."""
     for option in reversed(

@@ -11,6 +11,7 @@ import click
 
 from transport.cli.estimate_options import (
     MARK,
+    gpu_options,
     network_of,
     network_options,
     notes_of,
@@ -87,14 +88,7 @@ def number_options(command: Any) -> Any:
 
 
 GPU_OPTIONS = (
-    click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
-    click.option(
-        "--efficiency",
-        default=None,
-        type=click.FloatRange(0, 1, min_open=True),
-        help="Part of the GPU's peak that matrix products reach; measure it on one "
-        f"GPU. Default: {EFFICIENCY}.",
-    ),
+    gpu_options,
     click.option(
         "--computation",
         metavar="FILE",
