@@ -1,0 +1,61 @@
+"""Small programs in HLO text for the tests of `weft estimate hlo`, written by hand."""
+
+ADD = """\
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+"""
+
+
+def program(body: str, *, before: str = ADD, header: str = "num_partitions=8") -> str:
+    """A scheduled program whose ENTRY computation has these instructions."""
+    return f"HloModule test, is_scheduled=true, {header}\n\n{before}\nENTRY %main {{\n{body}\n}}\n"
+
+
+# Two layers on 4 x 2 devices: an asynchronous gather beside a product, a sum that computation waits
+# for, and the same gather twice.
+LAYERS = program("""\
+  %x = bf16[4096,4096]{1,0} parameter(0), sharding={devices=[4,2]<=[8]}, metadata={op_name="a}\\"("}
+  %w = bf16[1024,4096]{1,0} parameter(1)
+  %gather-start = (bf16[1024,4096]{1,0}, bf16[4096,4096]{1,0}) all-gather-start(%w), channel_id=1, \
+replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}, use_global_device_ids=true
+  %dot = bf16[4096,4096]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %gather-done = bf16[4096,4096]{1,0} all-gather-done(%gather-start)
+  %again = bf16[4096,4096]{1,0} all-gather(%w), channel_id=2, \
+replica_groups=mesh['x'=4,'y'=2] {'x'}, dimensions={0}, use_global_device_ids=true
+  %sum = bf16[4096,4096]{1,0} all-reduce(%dot), channel_id=3, \
+replica_groups={{0,1},{2,3},{4,5},{6,7}}, use_global_device_ids=true, to_apply=%add
+  ROOT %out = (bf16[4096,4096]{1,0}, /*index=1*/bf16[4096,4096]{1,0}, bf16[4096,4096]{1,0}) \
+tuple(%gather-done, %again, %sum)""")
+
+# A loop of 24 iterations that XLA has counted, with a sum in fours in its body.
+LOOP = program(
+    """\
+  %zero = s32[] constant(0)
+  %x = f32[1024]{0} parameter(0)
+  %state = (s32[], f32[1024]{0}) tuple(%zero, %x)
+  ROOT %loop = (s32[], f32[1024]{0}) while(%state), condition=%test, body=%body, \
+backend_config={"known_trip_count":{"n":"24"}}""",
+    before=ADD
+    + """
+%body (state: (s32[], f32[1024])) -> (s32[], f32[1024]) {
+  %state = (s32[], f32[1024]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %x = f32[1024]{0} get-tuple-element(%state), index=1
+  %sum = f32[1024]{0} all-reduce(%x), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
+use_global_device_ids=true, to_apply=%add
+  ROOT %result = (s32[], f32[1024]{0}) tuple(%next, %sum)
+}
+
+%test (state.1: (s32[], f32[1024])) -> pred[] {
+  %state.1 = (s32[], f32[1024]{0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%state.1), index=0
+  %limit = s32[] constant(10)
+  ROOT %less = pred[] compare(%i.1, %limit), direction=LT
+}
+""",
+)

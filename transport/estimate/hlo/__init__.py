@@ -1,0 +1,1 @@
+"""What an XLA program communicates, and what computation hides of it."""
