@@ -1,0 +1,197 @@
+"""How long the instructions of an HLO program compute: operations of products, bytes of the rest.
+
+An instruction takes the longer of two times: that of its matrix products and convolutions at the
+GPU's rate, and that of the bytes that it reads and writes at the rate of its memory (roofline:
+Williams, Waterman, Patterson, CACM 2009). Operations count as XLA counts them
+(xla/service/hlo_cost_analysis.cc): two for each multiplication with its addition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from math import prod
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.hlo.shapes import Array, Shape, arrays, bytes_of_shape
+from transport.estimate.hlo.text import (
+    Computation,
+    Instruction,
+    Module,
+    check_depth,
+    number_of,
+)
+
+# Instructions that move no data, or whose data others count.
+FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "reshape", "after-all"),
+    *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain", "while", "call"),
+    *("conditional", "get-dimension-size", "rng-get-state", "infeed", "outfeed"),
+    *("send", "recv", "send-done", "recv-done"),
+}
+FUSIONS = ("fusion", "fusion-start")
+ENDS = ("-done", "-update")
+SLICES = {"slice", "dynamic-slice", "gather"}
+GEMM = re.compile(r"__cublas\$(?!triangular)")
+CONVOLUTION = re.compile(r"__cudnn\$conv\w*")
+# Custom calls that mark shardings and placements: they do nothing when the program runs.
+MARKS = re.compile(
+    r"Sharding|SPMD\w*|xla\.sdy\.\w+|annotate_device_placement|MoveTo\w+|AllocateBuffer|"
+    r"PinToDevice\w*|LayoutConstraint|AssumeGatherIndicesInBound"
+)
+_CONTRACTED = re.compile(r'lhs_contracting_dimensions\\?"\s*:\s*\[([^\]]*)\]')
+_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
+
+
+class Costs:
+    """The times of the instructions of a module on a GPU.
+
+    unknown: targets of custom calls whose operations are not known.
+    """
+
+    def __init__(self, module: Module, gpu: Gpu) -> None:
+        self._module, self._gpu = module, gpu
+        self.unknown: set[str] = set()
+        # Of computations that fusions call: operations; bytes written, and read of parameters.
+        self._products: dict[str, dict[str, int]] = {}
+        self._fused: dict[str, tuple[int, dict[int, int]]] = {}
+
+    def ns(self, one: Instruction, within: Computation) -> float:
+        """The time of an instruction, without computations that it calls; a fusion's as a whole."""
+        flops = sum(self.flops(one, within).values())
+        return max(self._gpu.ns(flops), self._gpu.ns(0, self.moved_bytes(one, within)))
+
+    def flops(self, one: Instruction, within: Computation) -> dict[str, int]:
+        """Operations of matrix products and convolutions, by type of the first operand."""
+        if one.opcode in FUSIONS:
+            return self._of_computation(self._module.called(one, "calls"))
+        count = _product(one, within)
+        if one.opcode == "custom-call":
+            target = one.attributes.get("custom_call_target", "")
+            count = _called_product(one, within, target)
+            if count is None and not MARKS.fullmatch(target):
+                self.unknown.add(target)
+        if not count:
+            return {}
+        return {_first(within.named[one.operands[0]].shape).dtype: count}
+
+    def _of_computation(self, computation: Computation, depth: int = 0) -> dict[str, int]:
+        if computation.name not in self._products:
+            check_depth(computation, depth)
+            found: Counter[str] = Counter()
+            for one in computation.instructions:
+                if one.opcode in FUSIONS:
+                    called = self._module.called(one, "calls")
+                    found.update(self._of_computation(called, depth + 1))
+                elif one.opcode in ("dot", "convolution", "ragged-dot", "custom-call"):
+                    found.update(self.flops(one, computation))
+            self._products[computation.name] = dict(found)
+        return self._products[computation.name]
+
+    def moved_bytes(self, one: Instruction, within: Computation) -> int:
+        """Bytes that an instruction reads and writes in the GPU's memory."""
+        if one.opcode in FREE or one.opcode.endswith(ENDS):
+            return 0
+        if one.opcode == "custom-call" and MARKS.fullmatch(
+            one.attributes.get("custom_call_target", "")
+        ):
+            return 0
+        sizes = [bytes_of_shape(within.named[name].shape) for name in one.operands]
+        if one.opcode in FUSIONS:
+            return self._fused_bytes(self._module.called(one, "calls"), sizes)
+        out = bytes_of_shape(one.shape)
+        if one.opcode in SLICES:
+            return 2 * out
+        if one.opcode == "copy-start":
+            return 2 * sum(sizes)
+        if one.opcode in ("dynamic-update-slice", "scatter") and len(sizes) > 1:
+            return 2 * (sizes[1] if one.opcode == "dynamic-update-slice" else sum(sizes[1:]))
+        return out + sum(sizes)
+
+    def _fused_bytes(self, body: Computation, sizes: list[int]) -> int:
+        """Bytes that a fusion reads and writes. sizes: bytes of its operands."""
+        if body.name not in self._fused:
+            self._fused[body.name] = _written_bytes(body), _sliced_bytes(body)
+        written, sliced = self._fused[body.name]
+        return written + sum(min(size, sliced.get(at, size)) for at, size in enumerate(sizes))
+
+
+def _sliced_bytes(body: Computation) -> dict[int, int]:
+    """Number of each parameter of a fusion that is only sliced -> bytes of the slices."""
+    users: dict[str, list[tuple[Instruction, bool]]] = {}
+    for one in body.instructions:
+        for place, name in enumerate(one.operands):
+            users.setdefault(name, []).append((one, place == 0))
+    found = {}
+    for one in body.instructions:
+        number = number_of(one.literal) if one.opcode == "parameter" else None
+        parts = [_part_bytes(user, is_first) for user, is_first in users.get(one.name, [])]
+        if number is not None and None not in parts:
+            found[number] = sum(part or 0 for part in parts)
+    return found
+
+
+def _part_bytes(user: Instruction, is_first: bool) -> int | None:
+    """Bytes that an instruction takes of an operand; None: all. An update in place takes none."""
+    if user.opcode in SLICES and is_first:
+        return bytes_of_shape(user.shape)
+    return 0 if user.opcode == "dynamic-update-slice" and is_first else None
+
+
+def _written_bytes(body: Computation) -> int:
+    """Bytes that a fusion writes; of an update in place, the update."""
+    root = body.root
+    assert root is not None
+    results = [body.named[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    total = 0
+    for one in results:
+        is_update = one.opcode == "dynamic-update-slice" and len(one.operands) > 1
+        total += bytes_of_shape(body.named[one.operands[1]].shape if is_update else one.shape)
+    return total
+
+
+def _product(one: Instruction, within: Computation) -> int | None:
+    """The operations of a dot or a convolution."""
+    if one.opcode in ("dot", "ragged-dot") and one.operands:
+        dims = _numbers(one.attributes.get("lhs_contracting_dims", ""))
+        return 2 * _first(one.shape).elements * _contracted(one, within, dims)
+    if one.opcode == "convolution" and len(one.operands) > 1:
+        return _convolution(one, _first(one.shape), _first(within.named[one.operands[1]].shape))
+    return None
+
+
+def _called_product(one: Instruction, within: Computation, target: str) -> int | None:
+    """The operations of a custom call of cuBLAS or cuDNN; None: not known."""
+    config = _CONTRACTED.search(one.attributes.get("backend_config", ""))
+    if GEMM.match(target) and config is not None and one.operands:
+        return 2 * _first(one.shape).elements * _contracted(one, within, _numbers(config[1]))
+    if not CONVOLUTION.fullmatch(target) or len(one.operands) < 2:
+        return None
+    result = _first(one.shape)
+    left, right = (_first(within.named[name].shape) for name in one.operands[:2])
+    if "BackwardFilter" in target:
+        return _convolution(one, right, result)
+    return _convolution(one, left if "BackwardInput" in target else result, right)
+
+
+def _convolution(one: Instruction, out: Array, kernel: Array) -> int | None:
+    """Two operations for each output and each weight that it depends on."""
+    labels = _LABELS.fullmatch(one.attributes.get("dim_labels", ""))
+    place = labels[2].find("o") if labels is not None else -1
+    if not 0 <= place < len(kernel.dims):
+        return None
+    weights = prod(size for at, size in enumerate(kernel.dims) if at != place)
+    return 2 * out.elements * weights
+
+
+def _contracted(one: Instruction, within: Computation, dims: list[int]) -> int:
+    left = _first(within.named[one.operands[0]].shape)
+    return prod(left.dims[at] for at in dims if at < len(left.dims))
+
+
+def _first(shape: Shape) -> Array:
+    return next(arrays(shape), Array("token", ()))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in re.findall(r"[0-9]{1,4}", text)]
