@@ -59,3 +59,59 @@ use_global_device_ids=true, to_apply=%add
 }
 """,
 )
+
+# One of everything else that is read: a fusion, a call, branches, a wrapped collective, messages,
+# calls of libraries, tuples in tuples. Sums a and b are of the same data.
+MIXED = program(
+    """\
+  %x = f32[8,16]{1,0} parameter(0)
+  %k = f32[3,3,16,8]{3,2,1,0} parameter(1)
+  %p = pred[] parameter(2)
+  %tuples = ((f32[8,16]{1,0}, pred[]), f32[8]{0}) parameter(3)
+  %copied = f32[8,16]{0,1} fusion(%x), kind=kLoop, calls=%copying
+  %pair = (f32[8,16], (pred[], f32[8,16])) tuple(%copied, %tuples)
+  %outer = (f32[8,16], pred[]) get-tuple-element(%tuples), index=0
+  %inner = f32[8,16] get-tuple-element(%outer), index=0
+  %first = f32[8,16] get-tuple-element(%pair), index=0
+  %a = f32[8,16] all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], \
+use_global_device_ids=true, to_apply=%add
+  %b = f32[8,16] all-reduce(%first), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, \
+use_global_device_ids=true, to_apply=%add
+  %c = f32[8,16] all-reduce(%inner), channel_id=1, replica_groups=[2,4]<=[8], \
+use_global_device_ids=true, to_apply=%add
+  %s = ((f32[8,16]), f32[8,16], u32[]) async-start(%x), calls=%wrapped
+  %dot = f32[8,8] fusion(%x), kind=kCustom, calls=%fused
+  %gemm = (f32[8,8], s8[64]) custom-call(%x, %x), custom_call_target="__cublas$gemm", \
+backend_config={"gemm_backend_config":{"lhs_contracting_dimensions":["1"]}}
+  %e = f32[8,16] async-done(%s)
+  %branch = f32[8,16] conditional(%p, %x, %x), branch_computations={%copying, %wrapped}
+  %called = f32[8,16] call(%branch), to_apply=%wrapped
+  %token = token[] after-all()
+  %recv = (f32[8,16], u32[], token[]) recv(%token), channel_id=9
+  %send = (f32[8,16], u32[], token[]) send(%called, %token), channel_id=9, \
+frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}
+  %conv = f32[4,8,8,8] convolution(%k, %k), dim_labels=b01f_01io->b01f
+  %received = (f32[8,16], token[]) recv-done(%recv), channel_id=9
+  %sent = token[] send-done(%send), channel_id=9
+  %moved = f32[8,16] collective-permute(%e), channel_id=2, source_target_pairs={{0,1},{1,0}}
+  %slice = f32[2,16] dynamic-slice(%moved, %p), dynamic_slice_sizes={2,16}
+  ROOT %out = (f32[2,16], f32[8,16]) tuple(%slice, %b)""",
+    before=ADD
+    + """
+%copying (p0: f32[8,16]) -> f32[8,16] {
+  %p0 = f32[8,16]{1,0} parameter(0)
+  ROOT %copy = f32[8,16]{0,1} copy(%p0)
+}
+
+%wrapped (p1: f32[8,16]) -> f32[8,16] {
+  %p1 = f32[8,16]{1,0} parameter(0)
+  ROOT %sum1 = f32[8,16] reduce-scatter(%p1), channel_id=3, replica_groups=mesh['x'=8] {'x'}, \
+dimensions={0}, use_global_device_ids=true, to_apply=%add
+}
+
+%fused (p2: f32[8,16]) -> f32[8,8] {
+  %p2 = f32[8,16]{1,0} parameter(0)
+  ROOT %d = f32[8,8] dot(%p2, %p2), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}
+""",
+)
