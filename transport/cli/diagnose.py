@@ -36,13 +36,7 @@ COMPARED = (
 @click.command("diagnose")
 @click.argument("folder", metavar="DIR", required=False, type=click.Path(path_type=Path))
 @shared.job_option
-@click.option(
-    "--routes",
-    "routes_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The links of paths; default: routes.json in DIR, if it is there.",
-)
+@shared.routes_option
 @click.option(
     "--plan",
     "plan_file",

@@ -42,13 +42,7 @@ def currency(given: str) -> str:
     help=f"The page to write.  [default: {OUTPUT}]",
 )
 @shared.job_option
-@click.option(
-    "--routes",
-    "routes_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The links of paths; default: routes.json in DIR, if it is there.",
-)
+@shared.routes_option
 @shared.inventory_option
 @click.option(
     "--alone",

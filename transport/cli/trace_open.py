@@ -43,6 +43,13 @@ to_option = click.option(
     help="Only what began less than this long after the first record.",
 )
 
+routes_option = click.option(
+    "--routes",
+    "routes_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The links of paths; default: routes.json in DIR, if it is there.",
+)
 inventory_option = click.option(
     "--inventory",
     "inventory_file",
