@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from transport.diagnose import queues
 from transport.diagnose.alone import grown
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.hang import Standstill, hangs, standstill_of
-from transport.diagnose.losses import _at_random, _queued
+from transport.diagnose.losses import _at_random
 from transport.diagnose.measures import Lateness, _excess_of_kind, apart, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.windows import windows_of
@@ -261,6 +262,8 @@ NAN = float("nan")
         ([[10.0] * 4] * 2 + [[90.0, 10.0, 10.0, 10.0]] * 4, True),
         # The lost packets have no round-trip time: it grows in a later window.
         ([[10.0] * 4] * 5 + [[90.0, 10.0, 10.0, 10.0]], True),
+        # A queue that was long in most of the earlier windows as well is no usual one.
+        ([[10.0] * 4] + [[90.0, 10.0, 10.0, 10.0]] * 5, True),
         # All paths have long round-trip times: the lossy one had them before, too.
         ([[90.0] * 4] * 6, False),
         # All grew with the losses, as those of a shared queue.
@@ -268,8 +271,25 @@ NAN = float("nan")
         ([[10.0, 10.0, 10.0, 10.0]] * 2 + [[NAN, 10.0, 10.0, 10.0]] * 4, None),
     ],
 )
-def test_queued__is_told_by_round_trip_times(rtt_ns: list[list[float]], full: bool | None) -> None:
-    assert _queued(paths_with(rtt_ns), slice(2, 4), LOSSY, LOSSY) is full
+def test_queues__are_told_by_round_trip_times(rtt_ns: list[list[float]], full: bool | None) -> None:
+    assert queues.are_full(paths_with(rtt_ns), slice(2, 4), LOSSY, LOSSY) is full
+
+
+@pytest.mark.parametrize(
+    ("rtt_ns", "waits"),
+    [
+        ([[10.0] * 4] * 6, False),
+        ([[10.0] * 4] * 2 + [[13.0, 10.0, 10.0, 10.0]] * 4, True),
+        ([[10.0] * 4] * 2 + [[13.0] * 4] * 4, False),  # as all others do
+        ([[NAN] * 4] * 6, False),
+    ],
+)
+def test_queues__grew_where_packets_take_longer_beside_all_others(
+    rtt_ns: list[list[float]], waits: bool
+) -> None:
+    paths = paths_with(rtt_ns)
+    paths.lost[3:, 0] = 5
+    assert queues.grew(paths, slice(2, 6), LOSSY) is waits
 
 
 @pytest.mark.parametrize(

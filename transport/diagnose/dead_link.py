@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place, shared
-from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY
+from transport.diagnose.loss_places import LOSS_ADVICE, LOSS_QUERY
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
 from transport.plan.routes import undirected

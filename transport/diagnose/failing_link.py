@@ -16,7 +16,7 @@ from transport.diagnose.chance import CHANCE_MAX
 from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.flapping import QUERY
 from transport.diagnose.links import links_of
-from transport.diagnose.losses import LOSS_ADVICE
+from transport.diagnose.loss_places import LOSS_ADVICE
 from transport.diagnose.seen import Seen
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.losses import LOSS_ADVICE
+from transport.diagnose.loss_places import LOSS_ADVICE
 from transport.diagnose.seen import Seen
 from transport.ground.units import percent
 

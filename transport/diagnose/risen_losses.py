@@ -6,15 +6,17 @@ its own earlier rate, and the growth that all other paths have is taken off.
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose import places
+from transport.diagnose import places, queues
+from transport.diagnose.chance import CHANCE_MAX
 from transport.diagnose.finding import Finding, Place, shared
-from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY, log_likelihood
+from transport.diagnose.loss_places import LOSS_ADVICE, LOSS_QUERY, SINGLY, log_likelihood
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
 from transport.ground.units import percent
@@ -25,11 +27,7 @@ SIDE_MIN = 3  # windows before the change, and after it
 SPLITS_MAX = 64  # moments of a long trace at which a change is looked for
 GROWN_MIN, GROWN_TIMES = 0.003, 1.6  # the rate grows by at least this, and to this many times
 LOST_MIN = 16  # at least so many packets more than expected
-# Log-likelihood ratio of the losses against those expected; places that differ by less are tied.
-LIKELY_MIN, TIE = 100.0, 2.0
-RIVAL_SHARE = 0.3  # without its paths, no other place is as unlikely by this part
-SINGLY_MIN = 0.75  # of the additional losses, this share of what chance loses singly is single
-WAITS = 1.15  # round trips that grow by this, beside others, tell of a queue
+TIE = 2.0  # places whose log-likelihood ratios differ by less are tied
 LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between the two rates
 
 
@@ -42,12 +40,13 @@ def risen_losses(seen: Seen) -> Finding | None:
     named = np.array([one.place.kind in ("link", "nic") for one in candidates.every])
     sent = np.maximum(paths.sent, paths.lost)
     splits = np.unique(np.linspace(SIDE_MIN, count - SIDE_MIN, SPLITS_MAX).astype(int)).tolist()
-    scores = [_score(candidates, paths.alone, sent, at) for at in splits]
-    best = np.array([np.where(named, one, 0.0) for one in scores])
-    if best.max(initial=0.0) < LIKELY_MIN:
+    likely, dispersion = _likely(candidates, paths.alone, sent, splits)
+    # By chance, one of the places seems to be as unlikely, at one of the moments, in 1 % of jobs.
+    likely_min = log(len(named) * len(splits) / CHANCE_MAX)
+    scores = np.where(named & (likely >= likely_min * dispersion), likely, 0.0)
+    if not scores.any():
         return None
-    at = splits[int(best.max(axis=1).argmax())]
-    score = best.max(axis=0)
+    at, score = splits[int(scores.max(axis=1).argmax())], scores.max(axis=0)
     tied = np.flatnonzero(score >= score.max() - TIE).tolist()
     chosen = min(tied, key=lambda each: (candidates.every[each].rank, -score[each]))
     one = candidates.every[chosen].place
@@ -57,34 +56,58 @@ def risen_losses(seen: Seen) -> Finding | None:
     mine = candidates.every[chosen].at
     rest = np.ones(len(paths.ends), bool)
     rest[mine] = False
-    others = np.where(named, _score(candidates, paths.alone * rest, sent * rest, at), 0.0)
-    if others.max() > RIVAL_SHARE * score[chosen]:
+    others = np.array([each.place.name != one.name for each in candidates.every]) & named
+    likely, dispersion = _likely(candidates, paths.alone * rest, sent * rest, [at])
+    if (others & (likely >= likely_min * dispersion)).any():
         return None  # it grew elsewhere as well
-    if not _is_damage(paths, sent, mine, at) or _waits(paths, mine, at):
+    if not _is_damage(paths, sent, mine, at) or queues.grew(paths, slice(at, None), ~rest):
         return None
     return _finding(seen, paths, sent, place, mine, at)
 
 
-def _score(candidates: places.Candidates, lost: Array, sent: Array, at: int) -> Array:
-    """[place]: how unlikely its losses from window `at` on are, given its earlier ones; 0: they did
-    not grow enough."""
-    early, late = (lost[:at].sum(axis=0), sent[:at].sum(axis=0)), (lost[at:], sent[at:])
-    now = late[0].sum(axis=0), late[1].sum(axis=0)
-    before = candidates.summed(early[0]), candidates.summed(early[1])
-    after = candidates.summed(now[0]), candidates.summed(now[1])
-    usual = _rate(*before)
-    others = (
-        _rate(early[0].sum() - before[0], early[1].sum() - before[1]),
-        _rate(now[0].sum() - after[0], now[1].sum() - after[1]),
+def _likely(
+    candidates: places.Candidates, lost: Array, sent: Array, splits: Sequence[int]
+) -> tuple[Array, Array]:
+    """[split, place]: how unlikely its losses from window `split` on are, given its earlier ones,
+    and their dispersion. lost, sent: [window, path]."""
+    lost_here, sent_here = (
+        np.array([candidates.summed(one) for one in each]) for each in (lost, sent)
     )
-    growth = np.maximum(others[1] / others[0], 1.0)
-    rate, expected = _rate(*after), usual * growth
+    rest = lost.sum(axis=1, keepdims=True) - lost_here, sent.sum(axis=1, keepdims=True) - sent_here
+    found = [_likely_at(lost_here, sent_here, *rest, at) for at in splits]
+    return np.array([one for one, _ in found]), np.array([one for _, one in found])
+
+
+def _likely_at(
+    lost: Array, sent: Array, rest_lost: Array, rest_sent: Array, at: int
+) -> tuple[Array, Array]:
+    """[place]: the log-likelihood ratio of two rates of losses against one, if its losses grew
+    from window `at` on by more than those of all other paths, else 0; and their dispersion.
+
+    All: [window, place]. The larger dispersion of the two parts counts.
+    """
+    parts = slice(at), slice(at, None)
+    before, after = ((lost[part].sum(axis=0), sent[part].sum(axis=0)) for part in parts)
+    others = [_rate(rest_lost[part].sum(axis=0), rest_sent[part].sum(axis=0)) for part in parts]
+    usual, rate = _rate(*before), _rate(*after)
+    expected = usual * np.maximum(others[1] / others[0], 1.0)
     grown = (after[0] - after[1] * expected >= LOST_MIN) & (rate >= GROWN_TIMES * expected)
     grown &= rate - expected >= GROWN_MIN
     # Two rates against one: the moment of a change explains the losses of both sides best.
     every = before[0] + after[0], before[1] + after[1]
-    found = log_likelihood(*before) + log_likelihood(*after) - log_likelihood(*every)
-    return np.where(grown, found, 0.0)
+    likely = log_likelihood(*before) + log_likelihood(*after) - log_likelihood(*every)
+    dispersion = [_dispersion(lost[part], sent[part]) for part in parts]
+    return np.where(grown, likely, 0.0), np.maximum(*dispersion)
+
+
+def _dispersion(lost: Array, sent: Array) -> Array:
+    """[place]: how many times as much the losses of its windows vary as if each packet were lost by
+    itself. Full queues lose many in one window and few in the next; so the log-likelihood ratio
+    says less, by this factor (quasi-likelihood: McCullagh and Nelder, Generalized Linear Models,
+    1989, chapter 9)."""
+    fit = sent * _rate(lost.sum(axis=0), sent.sum(axis=0))
+    spread: Array = ((lost - fit) ** 2 / np.maximum(fit, 1.0)).sum(axis=0) / (len(lost) - 1)
+    return np.asarray(np.maximum(spread, 1.0))
 
 
 def _rate(lost: Array, sent: Array) -> Array:
@@ -103,18 +126,7 @@ def _is_damage(paths: Paths, sent: Array, mine: Array, at: int) -> bool:
     rates = lost / through
     usual, rate = lost[:at].sum() / through[:at].sum(), lost[at:].sum() / through[at:].sum()
     lasts = float((rates[at:] > (usual + rate) / 2).mean())
-    return bool(single >= SINGLY_MIN * (1 - rate) ** 2 * more and lasts >= LASTS_MIN)
-
-
-def _waits(paths: Paths, mine: Array, at: int) -> bool:
-    """Whether packets also take longer, beside all others, as where a queue is."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # paths that were never sampled
-        grown = np.nanmedian(paths.rtt_ns[at:], axis=0) / np.nanmedian(paths.rtt_ns[:at], axis=0)
-        rest = np.ones(len(grown), bool)
-        rest[mine] = False
-        beside = float(np.nanmedian(grown[mine]) / np.nanmedian(grown[rest]))
-    return bool(beside >= WAITS)
+    return bool(single >= SINGLY * (1 - rate) ** 2 * more and lasts >= LASTS_MIN)
 
 
 def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, at: int) -> Finding:

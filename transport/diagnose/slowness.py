@@ -13,6 +13,7 @@ from transport.diagnose.failing_link import failing_link
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
 from transport.diagnose.groups import with_all
+from transport.diagnose.lasting_losses import lossy_network, rarely_lossy
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.risen_losses import risen_losses
@@ -61,7 +62,7 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
         merged = [
             stragglers.delayed_by_losses(facts, one) for one in _with_unlike_places(seen, merged)
         ]
-        for rule in (flapping, losses.rarely_lossy, losses.lossy_network):
+        for rule in (flapping, rarely_lossy, lossy_network):
             over_all = None if any(one.certain for one in merged) else rule(seen)
             if over_all is not None:
                 _merge(merged, over_all)
