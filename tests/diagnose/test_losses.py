@@ -9,6 +9,7 @@ from tests.diagnose.support import as_real, traced
 from transport.diagnose.diagnosis import judged
 from transport.diagnose.facts import facts_of
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.flapping import flapping
 from transport.diagnose.lasting_losses import lossy_network
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
@@ -87,6 +88,21 @@ def test_losses__that_grew_are_damage_if_each_packet_is_lost_by_itself(
     seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
     found = risen_losses(seen)
     assert (found.place.name if found is not None else None) == where
+
+
+def test_flapping__loses_few_packets_for_each_path_that_fails(tmp_path: Path) -> None:
+    """Of a full queue, a path becomes unusable now and then, after many lost packets."""
+    fault = {"kind": "flapping", "link": "leaf1-host13", "at_ns": 2_000_000, "until_ns": 6_000_000}
+    with open_store(traced(tmp_path, {**fault, "flap_ns": 500_000})) as store:
+        facts = facts_of(store)
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, None)
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    found = flapping(seen)
+    assert found is not None
+    assert found.place.name == "NIC of rank 13"
+    paths.lost[:] *= 100
+    assert flapping(seen) is None
 
 
 def test_report__shows_two_suspicions_of_each_class_and_all_findings() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.loss_places import LOSS_ADVICE
+from transport.diagnose.losses import paths_fail
 from transport.diagnose.seen import Seen
 from transport.ground.units import percent
 
@@ -36,6 +37,7 @@ def flapping(seen: Seen) -> Finding | None:
     expected = downs.sum() * crossing / len(downs)
     fits = (count >= max(DOWNS_MIN, DOWNS_SHARE * downs.sum())) & (count >= CONTRAST * expected)
     fits &= np.array([one.place.kind in ("link", "nic") for one in candidates.every])
+    fits &= paths_fail(count, candidates.summed(paths.lost.sum(axis=0)))
     if not fits.any():
         return None
     # The place with the most events beyond chance; of equal ones, the one with the fewest paths.
