@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.links import links_of
 from transport.diagnose.loss_places import LOSS_ADVICE, LOSS_QUERY
-from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
-from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
@@ -35,27 +34,21 @@ def dead_link(seen: Seen) -> Finding | None:
     dead = (since_ns >= 0) & (seen.facts.end_ns - since_ns > WINDOWS * seen.windows.usual_ns)
     if dead.sum() < MIN:
         return None
-    candidates = seen.places_of_paths
-    count = candidates.summed(dead.astype(np.float64))
     # A path works if it has carried something since the first of the dead paths died.
     first = int(seen.windows.of(since_ns[dead].min(keepdims=True))[0]) + 1
     alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
-    used = count + candidates.summed(alive.astype(np.float64))
-    good = (count >= MIN) & (count >= SHARE * used)
-    links = [
-        at
-        for at in np.flatnonzero(good).tolist()
-        if candidates.every[at].place.kind == "link"
-        and _covers(paths, candidates.every[at].place.name, dead)
-    ]
-    if not links or not alive.any():
+    count = {}
+    for one in links_of(paths):
+        over = np.concatenate([way.paths for way in one.ways])
+        died, used = int(dead[over].sum()), int((dead | alive)[over].sum())
+        covers = int(dead[one.either].sum()) >= COVERED * dead.sum()
+        if died >= max(MIN, SHARE * used) and covers:
+            count[one.name] = died
+    if not count or not alive.any():
         return None
-    best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))
-    place = candidates.every[best].place
-    alike = [at for at in links if count[at] == count[best]]
-    names = dict.fromkeys(candidates.every[at].place.name for at in alike)
-    names.pop(place.name)
-    place = Place("link", place.name, (), "", tuple(names))
+    most = max(count.values())
+    alike = [name for name, died in count.items() if died == most]
+    place = Place("link", alike[0], (), "", tuple(alike[1:]))
     return Finding(
         "network_loss",
         place,
@@ -63,21 +56,12 @@ def dead_link(seen: Seen) -> Finding | None:
         seen.facts.end_ns,
         shared(0.95, place),
         True,
-        f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
+        f"All {most} paths in use that cross {place.name} became unusable and stayed "
         f"so; {int(alive.sum())} other paths carry on.",
         LOSS_QUERY,
         LOSS_ADVICE["link"],
         weight=WEIGHT,
     )
-
-
-def _covers(paths: Paths, link: str, dead: Array) -> bool:
-    """Whether the packets or acknowledgments of nearly all dead paths cross the link."""
-    crossed = paths.round_trips
-    mine = np.array([undirected(name) == link for name in paths.names])
-    across = np.zeros(len(dead), bool)
-    across[crossed.path[mine[crossed.link]]] = True
-    return bool((dead & across).sum() >= COVERED * dead.sum())
 
 
 def _dead_since(facts: Facts) -> dict[tuple[int, int, int], int]:

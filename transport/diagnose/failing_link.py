@@ -26,6 +26,7 @@ COVERED, COVERED_ALL = (
     0.95,
     0.8,
 )  # share of the failures over a link: of pairs with a choice, of all
+ALIKE = 0.9  # links cannot be told apart if they carry as many paths, to this part
 WEIGHT = 1e8  # of the finding: less than that of a link that stays down
 
 
@@ -39,6 +40,7 @@ def failing_link(seen: Seen) -> Finding | None:
     if (downs > 0).sum() < FAILING_MIN:
         return None
     links = links_of(paths)
+    used = paths.sent[paths.downs.sum(axis=1) > 0].sum(axis=0) > 0
     fits = []
     for one in links:
         over = float(downs[one.either].sum())
@@ -46,12 +48,14 @@ def failing_link(seen: Seen) -> Finding | None:
             continue
         here, every, chance = _failures(paths.pair, downs, one.either)
         if here >= COVERED * every > 0 and chance * len(links) <= CHANCE_MAX:
-            fits.append((chance, over, one.name))
+            fits.append((chance, over, int(used[one.either].sum()), one.name))
     if not fits:
         return None
-    most = max(over for _, over, _ in fits)
-    # Links that the same failing paths cross cannot be told apart.
-    names = [name for _, over, name in sorted(fits) if over == most]
+    most = max(over for _, over, _, _ in fits)
+    fits = sorted(one for one in fits if one[1] == most)
+    # Of links that all failing paths cross, it is the one that fewest others in use cross.
+    fewest = min(crossing for _, _, crossing, _ in fits)
+    names = [name for _, _, crossing, name in fits if ALIKE * crossing <= fewest]
     place = Place("link", names[0], (), "", tuple(names[1:]))
     times = seen.facts.downs["time_ns"][seen.facts.downs["what"] == "path_down"]
     return Finding(
