@@ -17,7 +17,7 @@ from transport.diagnose.measures import lateness_of
 from transport.diagnose.outage import outage
 from transport.diagnose.reported import reported, stacks_of, with_stack
 from transport.diagnose.settings import Settings
-from transport.diagnose.slowness import OF_DELAYS, broken_link, slowness
+from transport.diagnose.slowness import broken_link, slowness
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
 from transport.trace.notes import OWN_FOLDERS, missing_ranks, repeated_runs
@@ -212,11 +212,11 @@ def _with_late_ranks(
 ) -> list[Finding]:
     """The findings, and those of ranks that are late over the whole trace, if nothing else counts
     for more; a straggler with the other ranks that became slower with it."""
-    if all(_is_minor(one) for one in found if one.certain):
+    if all(one.indirect for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
         late = [_doubted_of_ranks(facts, one) for one in late]
         if any(one.certain for one in late):
-            found = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in found]
+            found = [graded(one, False) for one in found]
         found = [*late, *found]
     return _widened(facts, found)
 
@@ -239,11 +239,6 @@ def _widened(facts: Facts, found: list[Finding]) -> list[Finding]:
             text = f"{one.evidence} {risen.evidence}"
             return [replace(one, place=risen.place, evidence=text), *found[1:]]
     return found
-
-
-def _is_minor(one: Finding) -> bool:
-    """Whether a rank that is late over the whole trace counts for more than a finding."""
-    return (one.kind in OF_DELAYS and "times" not in one.more) or "rare" in one.more
 
 
 def _standing(

@@ -49,7 +49,8 @@ class Finding:
     from_ns, to_ns: since when and until when it was seen, on the clock of the trace's first host.
     confidence: 0 to 1. certain: direct evidence, or seen in enough windows; otherwise a suspicion.
     lost_ns: time that the job lost by it, if that is known. weight: size of the fault, to compare
-    findings of one class. evidence: one paragraph with the numbers. query: SQL for `weft trace
+    findings of one class. indirect: what shows it may follow from another fault, as delays of
+    messages do. evidence: one paragraph with the numbers. query: SQL for `weft trace
     query` that shows them.
     """
 
@@ -64,6 +65,7 @@ class Finding:
     advice: str
     lost_ns: int | None = None
     weight: float = 0.0
+    indirect: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
     @property

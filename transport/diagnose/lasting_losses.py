@@ -60,7 +60,8 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         LOSS_QUERY,
         LOSS_ADVICE[place.kind],
         weight=float(lost[mine].sum()),
-        more={"downs": 0, "rare": True},
+        indirect=True,
+        more={"downs": 0},
     )
 
 

@@ -65,6 +65,7 @@ def overflow(seen: Seen, paths: Paths, span: slice, rule: Rule, found: Lossy) ->
         "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
         "host_drops grows (weft counters); spread the flows (weft plan).",
         weight=float(lost),
+        indirect=True,
         more={"downs": failed},
     )
 

@@ -92,6 +92,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         DELAY_QUERY,
         ADVICE[kind],
         weight=float(excess[bad].sum()),
+        indirect=True,
         more={"share": found.share},
     )
 

@@ -23,7 +23,6 @@ from transport.diagnose.settings import Settings
 from transport.diagnose.sockets import overflowing_sockets
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of
 
-# Messages to and from a rank that is late take longer, too, so these may follow from it.
 OF_DELAYS = ("communication_slow", "congestion")
 
 
@@ -67,13 +66,13 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
             if over_all is not None:
                 _merge(merged, over_all)
         merged = [stragglers.doubted(seen, one) for one in merged]
-        if all(one.kind in OF_DELAYS for one in merged if one.certain):
+        if all(one.indirect for one in merged if one.certain):
             damaged = risen_losses(seen)
             if damaged is not None:
                 merged = [graded(one, False) for one in merged]
                 _merge(merged, damaged)
     full = overflowing_sockets(facts)
-    merged = [_but_for(one, paused) for one in _lasting(merged)]
+    merged = [_but_for(one, paused) for one in _lasting(_without_followers(merged))]
     merged = [*full, *(_beside_full_sockets(one, full) for one in merged)]
     merged = [with_all(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
@@ -98,14 +97,36 @@ def _with_unlike_places(seen: Seen, merged: list[Finding]) -> list[Finding]:
     if slowest is not None and slowest.place.name not in {one.place.name for one in known}:
         if slowest.certain:
             # Messages through it also take longer than those of other NICs and pairs.
-            merged = [graded(one, one.certain and one.kind not in OF_DELAYS) for one in merged]
+            merged = [graded(one, one.certain and not one.indirect) for one in merged]
             merged = [one for one in merged if one.kind != slowest.kind or one.certain]
         merged = [*merged, slowest]
     broken = _broken(seen)
     # A queue that is long enough makes paths unusable, too.
-    if broken is not None and (slowest is None or broken.place.name != slowest.place.name):
+    if broken is not None and (slowest is None or not _at_one_place(broken, slowest)):
         _merge(merged, broken)
     return merged
+
+
+def _at_one_place(one: Finding, other: Finding) -> bool:
+    """Whether two findings may be of the same link, or of NICs of the same rank."""
+    ends = ({each.place.name, *each.place.candidates} for each in (one, other))
+    return bool(set.intersection(*ends))
+
+
+def _without_followers(merged: list[Finding]) -> list[Finding]:
+    """The findings; delays at a place that certainly loses packets follow from that."""
+    lossy = [one for one in merged if one.certain and one.kind == "network_loss"]
+
+    def follows(one: Finding) -> bool:
+        return one.indirect and any(
+            other is not one
+            and _at_one_place(one, other)
+            and one.from_ns <= other.to_ns
+            and other.from_ns <= one.to_ns
+            for other in lossy
+        )
+
+    return [graded(one, one.certain and not follows(one)) for one in merged]
 
 
 def _lasting(merged: list[Finding]) -> list[Finding]:
