@@ -144,11 +144,22 @@ def _slow_places(times: _Times, groups: list[_Group]) -> list[_Slow]:
                 if times.carried[one.paths].sum() > LOADED * load:
                     continue
                 slow = _slow_beside(times, length, alike, one)
-                if slow is None:
+                if slow is None or _is_usual_elsewhere(times, length, alike, one):
                     continue
                 name = one.place.name
                 found[name] = max(found.get(name, slow), slow, key=lambda each: each.ratio)
     return list(found.values())
+
+
+def _is_usual_elsewhere(times: _Times, length: int, alike: list[_Group], one: _Group) -> bool:
+    """Whether the round trips of a place are as usual on its paths of another length: then only
+    some senders, or other places that they cross, are slow."""
+    for other in np.setdiff1d(np.unique(times.length), length).tolist():
+        level = _level(times.of(one.paths, other))
+        rest = np.array([_level(times.of(each.paths, other)) for each in alike if each is not one])
+        if level < ALIKE * float(np.nanmedian(rest)):
+            return True
+    return False
 
 
 def _stands_alone(times: _Times, one: _Slow, slow: list[_Slow]) -> bool:

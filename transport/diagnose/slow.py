@@ -117,6 +117,8 @@ def _waiting_side(seen: Seen, span: slice, bad: Array) -> str:
         grown = float(np.nanmedian(now / usual)) if now.size else np.nan
     if np.isnan(grown):
         return ""
+    if _lost_share(seen, span, pairs) >= LOST_ALONE:
+        return "receive"  # packets that wait at their sender are not lost
     return "receive" if grown >= GROWN_RATIO else "send" if grown <= SAME_RATIO else ""
 
 
