@@ -17,7 +17,8 @@ from transport.diagnose.measures import lateness_of
 from transport.diagnose.outage import outage
 from transport.diagnose.reported import reported, stacks_of, with_stack
 from transport.diagnose.settings import Settings
-from transport.diagnose.slowness import broken_link, slowness
+from transport.diagnose.slow import LOST_SHARE
+from transport.diagnose.slowness import OF_DELAYS, broken_link, slowness
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
 from transport.trace.notes import OWN_FOLDERS, missing_ranks, repeated_runs
@@ -215,10 +216,18 @@ def _with_late_ranks(
     if all(one.indirect for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
         late = [_doubted_of_ranks(facts, one) for one in late]
+        late = [graded(one, one.certain and _explains(one, found)) for one in late]
         if any(one.certain for one in late):
             found = [graded(one, False) for one in found]
         found = [*late, *found]
     return _widened(facts, found)
+
+
+def _explains(late: Finding, found: Sequence[Finding]) -> bool:
+    """Whether a late rank costs as much time as the delays that were found do at least."""
+    delays = [one for one in found if one.certain and one.kind in OF_DELAYS]
+    lasted_ns = max((one.to_ns - one.from_ns for one in delays), default=0)
+    return late.lost_ns is None or late.lost_ns >= LOST_SHARE * lasted_ns
 
 
 def _doubted_of_ranks(facts: Facts, one: Finding) -> Finding:

@@ -36,6 +36,9 @@ OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an it
 # With ranks that stepped up go those that did so by this part of it at the same moment, and take
 # longer than before in this share of pairs of iterations.
 ALIKE_SHARE, ALIKE_ABOVE_MIN = 0.5, 0.9
+# Ranks explain a slower job if their own time grew by this part of what its iterations did, and
+# that of others by less than that part of it.
+SLOW_PART, CALM_PART = 0.5, 0.25
 CALM_SHARE = 0.03  # ranks whose own time grew by less are not
 CLEAR_SHARE = 0.9  # of the ranks, as many are clearly slower or clearly not
 PAIR_TIMES = 1.15  # a pair is slower if its messages take this many times as long
@@ -86,11 +89,11 @@ class Slowdown:
 
     @property
     def slower_ranks(self) -> Array:
-        return np.flatnonzero(self.own_ns > OWN_SHARE * self.before_ns)
+        return np.flatnonzero(self.own_ns >= SLOW_PART * (self.after_ns - self.before_ns))
 
     @property
     def calm_ranks(self) -> Array:
-        return np.flatnonzero(self.own_ns <= CALM_SHARE * self.before_ns)
+        return np.flatnonzero(self.own_ns <= CALM_PART * (self.after_ns - self.before_ns))
 
     @property
     def slower_pairs(self) -> Array:
@@ -201,46 +204,50 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     known = np.setdiff1d(np.flatnonzero(~np.isnan(beside).any(axis=0)), silent_of(facts))
     if len(known) < RANKS_MIN:
         return []
-    usual_ns = windows.usual_ns
+    own, usual_ns = own_times_of(facts, windows)[1:-1], windows.usual_ns
     steps = _steps_of(beside, known, usual_ns)
     # Beside the median, which a large group moves, only some of its ranks may have stepped up.
-    group = _steps_at_once(own_times_of(facts, windows)[1:-1], known, usual_ns)
+    group = _steps_at_once(own, known, usual_ns)
     if group and set(steps) <= set(group):
         steps = group
     elif len(steps) > RISEN_MAX * len(known):
         return []
-    if not steps:
+    steps = {one: step for one, step in steps.items() if _rose_itself(own[:, one], step)}
+    if not steps or not _explain(steps, np.diff(windows.starts_ns)[1:].astype(np.float64)):
         return []
-    _add_alike(own_times_of(facts, windows)[1:-1], known, steps)
+    _add_alike(own, known, steps)
     first = min(step[0] for step in steps.values()) + 1
     for one, step in _steps_of(beside, silent_of(facts), usual_ns).items():
         if abs(step[0] + 1 - first) <= SIDE_MIN:
             steps[one] = step
-    ones = np.array(sorted(steps))
-    growth = float(np.median([high - low for _, low, high in steps.values()]))
-    names, each_ns = facts.named(ones), growth / windows.iterations
-    return [
-        Finding(
-            "non_communication_slow",
-            places.of_ranks(facts, ones),
-            int(windows.starts_ns[first]),
-            facts.end_ns,
-            0.9,
-            True,
-            f"From iteration {first * windows.iterations + 1} on, {names} took "
-            f"{time_text(each_ns)} an iteration longer "
-            f"between operations than before ({percent(growth / usual_ns, 0)} of it), compared "
-            "with the other ranks in the same iterations.",
-            QUERY,
-            "Check clocks, power and errors of its GPU (nvidia-smi -q), its host, and its share of "
-            "the work.",
-            lost_ns=int(growth * (windows.count - first)),
-            weight=growth,
-        )
-    ]
+    return [_risen(facts, windows, steps, first)]
 
 
 Step = tuple[int, float, float]
+
+
+def _risen(facts: Facts, windows: Windows, steps: dict[int, Step], first: int) -> Finding:
+    """The finding of ranks that stepped up. first: the window from which on."""
+    ones = np.array(sorted(steps))
+    growth = float(np.median([high - low for _, low, high in steps.values()]))
+    names, each_ns = facts.named(ones), growth / windows.iterations
+    return Finding(
+        "non_communication_slow",
+        places.of_ranks(facts, ones),
+        int(windows.starts_ns[first]),
+        facts.end_ns,
+        0.9,
+        True,
+        f"From iteration {first * windows.iterations + 1} on, {names} took "
+        f"{time_text(each_ns)} an iteration longer "
+        f"between operations than before ({percent(growth / windows.usual_ns, 0)} of it), compared "
+        "with the other ranks in the same iterations.",
+        QUERY,
+        "Check clocks, power and errors of its GPU (nvidia-smi -q), its host, and its share of "
+        "the work.",
+        lost_ns=int(growth * (windows.count - first)),
+        weight=growth,
+    )
 
 
 def _steps_of(own: Array, ones: Array, usual_ns: float) -> dict[int, Step]:
@@ -248,6 +255,25 @@ def _steps_of(own: Array, ones: Array, usual_ns: float) -> dict[int, Step]:
     least, noise = OWN_SHARE * usual_ns, deviation_of(own)
     steps = ((one, change_of(own[:, one], least, noise)) for one in ones.tolist())
     return {one: step for one, step in steps if step is not None}
+
+
+def _rose_itself(own: Array, step: Step) -> bool:
+    """Whether a rank's own time rose by half of its step beside the others, whose time may have
+    fallen, as where longer messages leave less between operations."""
+    at, low, high = step
+    return float(np.median(own[at:]) - np.median(own[:at])) >= ALIKE_SHARE * (high - low)
+
+
+def _explain(steps: dict[int, Step], lengths: Array) -> bool:
+    """Whether ranks that stepped up explain why the job became slower, if it did: at the same
+    moment, and by half of it."""
+    found = change_of(lengths)
+    if found is None:
+        return True
+    at, before_ns, after_ns = found
+    ranks_at = int(np.median([step[0] for step in steps.values()]))
+    growth = float(np.median([high - low for _, low, high in steps.values()]))
+    return abs(ranks_at - at) <= SIDE_MIN and growth >= ALIKE_SHARE * (after_ns - before_ns)
 
 
 def _add_alike(own: Array, known: Array, steps: dict[int, Step]) -> None:
