@@ -23,6 +23,7 @@ from transport.diagnose.settings import Settings
 from transport.diagnose.sockets import overflowing_sockets
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of
 
+MEANWHILE = 0.5  # of two slow places, one follows from the other if it is seen for this part then
 OF_DELAYS = ("communication_slow", "congestion")
 
 
@@ -130,14 +131,14 @@ def _without_followers(merged: list[Finding]) -> list[Finding]:
 
 
 def _lasting(merged: list[Finding]) -> list[Finding]:
-    """The findings. Of slow places, one that is seen only while another one is, is suspected."""
+    """The findings. Of slow places, one that is seen mostly while a longer one is, is suspected."""
     slow = [one for one in merged if one.certain and one.kind in OF_DELAYS]
 
     def lasts(one: Finding) -> bool:
         return not any(
-            other.from_ns <= one.from_ns
-            and one.to_ns <= other.to_ns
-            and other.to_ns - other.from_ns > one.to_ns - one.from_ns
+            other.to_ns - other.from_ns > one.to_ns - one.from_ns
+            and min(one.to_ns, other.to_ns) - max(one.from_ns, other.from_ns)
+            >= MEANWHILE * (one.to_ns - one.from_ns)
             for other in slow
         )
 
