@@ -23,7 +23,8 @@ from transport.ground.units import percent
 
 Array = NDArray[Any]
 
-SIDE_MIN = 3  # windows before the change, and after it
+# Windows before the change, and after it: of fewer, it is not known how much losses vary.
+BEFORE_MIN, AFTER_MIN = 3, 6
 SPLITS_MAX = 64  # moments of a long trace at which a change is looked for
 GROWN_MIN, GROWN_TIMES = 0.003, 1.6  # the rate grows by at least this, and to this many times
 LOST_MIN = 16  # at least so many packets more than expected
@@ -34,12 +35,12 @@ LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between 
 def risen_losses(seen: Seen) -> Finding | None:
     """The link or NIC whose losses grew most beyond those of all other paths, if they did."""
     paths, count = seen.paths, seen.windows.count
-    if paths is None or not len(paths.ends) or count < 2 * SIDE_MIN:
+    if paths is None or not len(paths.ends) or count < BEFORE_MIN + AFTER_MIN:
         return None
     candidates = seen.places_of_paths
     named = np.array([one.place.kind in ("link", "nic") for one in candidates.every])
     sent = np.maximum(paths.sent, paths.lost)
-    splits = np.unique(np.linspace(SIDE_MIN, count - SIDE_MIN, SPLITS_MAX).astype(int)).tolist()
+    splits = np.unique(np.linspace(BEFORE_MIN, count - AFTER_MIN, SPLITS_MAX).astype(int)).tolist()
     likely, dispersion = _likely(candidates, paths.alone, sent, splits)
     # By chance, one of the places seems to be as unlikely, at one of the moments, in 1 % of jobs.
     likely_min = log(len(named) * len(splits) / CHANCE_MAX)
