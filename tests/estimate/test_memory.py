@@ -103,6 +103,8 @@ def test_recomputation__repeats_operations_of_what_it_does_not_keep() -> None:
         (Plan(pipeline=4, global_batch=2), 0, 2),
         # p v + p - 1 chunks: 1 + (p - 1) / (p v) times what 1F1B keeps.
         (Plan(pipeline=4, interleave=2, global_batch=16), 0, 11),
+        (Plan(pipeline=4, interleave=2, global_batch=16 << 40), 0, 11),
+        (Plan(pipeline=8, global_batch=16 << 40, schedule="zero-bubble"), 7, 8),
     ],
 )
 def test_pipeline__microbatches_in_flight(plan: Plan, stage: int, expected: int) -> None:

@@ -21,7 +21,7 @@ ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 b
 LOGIT_BYTES = {"pytorch": 12, "megatron": 8}
 LOGIT_SPLIT_BYTES = {"pytorch": 18, "megatron": 8}
 # The allocator's share that no tensor uses: the median of seven logs of Megatron with the most that
-# was allocated and reserved, 0.6 to 6.2 % (docs/ESTIMATION.md).
+# was allocated and reserved, 0.7 to 6.2 % (docs/ESTIMATION.md).
 UNUSED_SHARE = 0.03
 # NCCL's buffers: of 10 MiB for each channel of a connection (NVIDIA/nccl issue 1685), two of which
 # a ring has regardless of its size (issue 986); 16 channels are usual between nodes.

@@ -16,6 +16,7 @@ https://github.com/deepseek-ai/DualPipe and DeepSeek-AI, "DeepSeek-V3" (2024, se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from transport.estimate.plan import Plan
 
@@ -100,7 +101,9 @@ def in_flight(plan: Plan, stage: int) -> int:
     if plan.schedule == "dualpipe":
         return min(plan.pipeline + 1, plan.microbatches)
     kept = most = 0
-    for kind, _, _ in order(plan, stage):
+    # When each chunk has had its turn of three rounds, the pipeline is full.
+    full = 3 * 3 * plan.pipeline * plan.interleave
+    for kind, _, _ in islice(order(plan, stage), full):
         kept += (kind == FORWARD) - (kind in (BACKWARD, WEIGHTS))
         most = max(most, kept)
     return most

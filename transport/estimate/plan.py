@@ -219,4 +219,6 @@ class Plan:
             name for name in ("tensor", "pipeline", "expert", "context") if getattr(self, name) > 1
         ]
         found += ["zero"] if self.zero in (1, 2) else []
+        found += ["schedule"] if self.schedule != "1f1b" else []
+        found += ["overlap"] if self.overlap else []
         return found + (["shard"] if self.group("replicas").ranks > 1 and self.shard else [])
