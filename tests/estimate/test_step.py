@@ -319,6 +319,26 @@ def test_data__gradients_hide_beside_tensor_parallel_operations_too() -> None:
     assert rows["gradients"].exposed_ns == pytest.approx(exposed_ns, rel=1e-3)
 
 
+@pytest.mark.parametrize(("vocabulary", "gathers"), [(1, 2), (16_384, 1)])
+def test_sharded__the_next_layer_is_gathered_beside_the_current_one(
+    vocabulary: int, gathers: int
+) -> None:
+    """FSDP2: only the first layer waits in each pass; in backward the logits hide its gathering.
+
+    A layer's parameters take half a forward pass, and the last layer's gradients are left over.
+    """
+    model = Model("flat", 8, 1_024, 16, 4_096, vocabulary, 512, tied=True)
+    forward_ns = GPU.ns(model.layer_flops(512))
+    # Of two ranks each sends half of the parameters.
+    rate = model.layer_parameters * 2 / 2 / (0.5 * forward_ns) * 1e9
+    found = train(model, Plan(data=2, zero=3, global_batch=2), GPU, network(rate))
+    rows = {row.kind: row for row in found.rows}
+    assert rows["parameters"].each_ns == pytest.approx(0.5 * forward_ns)
+    assert rows["parameters"].exposed_ns == pytest.approx(gathers * 0.5 * forward_ns, rel=1e-2)
+    if vocabulary == 1:
+        assert rows["gradients"].exposed_ns == pytest.approx(0.5 * forward_ns, rel=1e-2)
+
+
 def test_sharded__moves_half_as_much_again_as_data_parallelism() -> None:
     """Rajbhandari et al., "ZeRO" (2020), section 7: 1.5 times the bytes, with one microbatch."""
     moved = []

@@ -218,7 +218,8 @@ class Step:
             after = [self.add(f"{name} head", stage, MAIN, COMPUTE, head_ns, after)]
         elif self.waits_for_stages:
             after.append(f"{name} from {chunk + 1}")
-        reduced = self._layers(name, stage, chunk, work, after, self._reduces(work, batch))
+        early = [f"forward {chunk}.{batch}"]
+        reduced = self._layers(name, stage, chunk, work, after, self._reduces(work, batch), early)
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         if chunk:
             self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
@@ -244,11 +245,14 @@ class Step:
         work: Pass,
         after: list[str],
         reduces: bool = False,
+        early: list[str] | None = None,
     ) -> list[str]:
         """The layers of a chunk, one after the other on the stage's main stream.
 
-        Returns the names of the tasks that reduce gradients. Layers that neither gather parameters
-        nor reduce gradients are one task each for their computation and communication.
+        after: what the first layer waits for; early: what gathering its parameters waits for, if
+        that is less. Returns the names of the tasks that reduce gradients. Layers that neither
+        gather parameters nor reduce gradients are one task each for their computation and
+        communication.
         """
         count = self.layers_of(chunk)
         if not reduces and self.plan.zero != 3:
@@ -263,7 +267,8 @@ class Step:
         for layer in range(count):
             wait = list(after) if layer == 0 else []
             if self.plan.zero == 3:
-                self._gather_ahead(name, stage, min(layer + 2, count), after, gathered)
+                waits = early or after, after
+                self._gather_ahead(name, stage, min(layer + 2, count), waits, gathered)
                 wait.append(gathered[layer])
                 if reduces and layer >= 2:
                     # PyTorch's FSDP waits until the buffer of gradients is free again.
@@ -391,16 +396,24 @@ class Step:
         return made
 
     def _gather_ahead(
-        self, name: str, stage: int, end: int, after: list[str], gathered: list[str]
+        self,
+        name: str,
+        stage: int,
+        end: int,
+        waits: tuple[list[str], list[str]],
+        gathered: list[str],
     ) -> None:
         """FSDP: gathers the layers before `end` that are not yet `gathered`.
+
+        waits: what the first layer's gathering waits for, and the second one's. In backward FSDP2
+        gathers the first layer beside the logits, whose gradients it needs first.
 
         The next layer is gathered before the current layer computes, and so before the current
         layer's gradients are scattered: a communicator runs operations in the order of their calls.
         """
         for layer in range(len(gathered), end):
             each = f"{name} parameters {layer}"
-            gathered.append(self._gather(each, stage, name, layer, after))
+            gathered.append(self._gather(each, stage, name, layer, waits[min(layer, 1)]))
 
     def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
