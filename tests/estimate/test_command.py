@@ -70,7 +70,10 @@ def test_train__json_and_picture(tmp_path: Path) -> None:
 
 
 def test_train__without_a_link_inside_each_gpu_is_a_node() -> None:
-    assert "8 nodes of one GPU each" in run("train", "gpt2", "--data", "8").output
+    assert (
+        "note: without --inside these are 8 nodes of one GPU each"
+        in run("train", "gpt2", "--data", "8").output
+    )
     assert "nodes of one GPU" not in run("train", "gpt2").output
     assert "nodes of one GPU" not in run(*LLAMA).output
 

@@ -401,6 +401,25 @@ def test_context__its_ranks_sum_gradients_too() -> None:
     assert rows["gradients"].each_ns == other["gradients"].each_ns
 
 
+@pytest.mark.parametrize("rate", [1e7, 1e10])
+def test_context__the_ring_hides_behind_attention(rate: float) -> None:
+    """Keys and values of 128 tokens go around 4 ranks, in backward with their gradients.
+
+    Attention is 2/26 of a layer of `small`, and a quarter of it hides one of three sends.
+    """
+    layer_ns = GPU.ns(SMALL.layer_flops(128))
+    send_ns = 2 * 128 * 1_024 * 2 / rate * 1e9
+    for beside, part_ns in ((False, 0.0), (True, 2 / 26 * layer_ns / 4)):
+        found = train(SMALL, Plan(context=4, overlap_context=beside), GPU, network(rate))
+        (row,) = (row for row in found.rows if row.kind == "context")
+        assert row.each_ns == pytest.approx(send_ns)
+        assert row.count == 2 * 8 * 3
+        # Backward sends and computes twice as much.
+        waits_ns = 8 * 3 * (1 + 2) * max(send_ns - part_ns, 0.0)
+        assert row.total_ns == pytest.approx(waits_ns, rel=1e-6)
+        assert (waits_ns > 0) == (rate == 1e7 or not beside)
+
+
 def test_shard__scatters_inside_a_node_and_sums_between_nodes() -> None:
     """HSDP: a layer's gradients within 8 ranks, an eighth of them over 4 replicas."""
     model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)

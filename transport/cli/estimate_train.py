@@ -157,6 +157,12 @@ PLAN_OPTIONS = (
         is_flag=True,
         help="Operations of tensor parallelism run in parts beside the products they depend on.",
     ),
+    click.option(
+        "--overlap-context",
+        is_flag=True,
+        help="Keys and values go around the context parallel ranks beside attention (Megatron's "
+        "p2p); else attention waits for them.",
+    ),
     _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
     _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
 )
@@ -446,8 +452,7 @@ def _parts_of(memory: Memory) -> str:
 def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
     """Lines about the inputs of the estimate, many of which are defaults."""
     if network.inside is None:
-        nodes = f"{plan.gpus:,} nodes of one GPU each, with a NIC" if plan.gpus > 1 else "one GPU"
-        node = f"{nodes}; for GPUs of one node, give the link between them: --inside nvlink4"
+        node = "every GPU alone in its node, with a NIC"
     else:
         node = f"{network.gpus_per_node} GPUs a node"
     kind = f"ZeRO {plan.zero}" if plan.zero else "DDP"
@@ -459,6 +464,11 @@ def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
 
 def _notes(found: Training, plan: Plan, network: Network, computing: Computing) -> list[str]:
     made = []
+    if network.inside is None and plan.gpus > 1:
+        made.append(
+            f"without --inside these are {plan.gpus:,} nodes of one GPU each; for GPUs of one "
+            "node, give the link between them, such as --inside nvlink4"
+        )
     if found.scheduled < plan.microbatches:
         made.append(
             f"{found.scheduled:,} of {plan.microbatches:,} microbatches were scheduled; all later "

@@ -68,7 +68,7 @@ def repeated_passes(model: Model, plan: Plan) -> float:
         return 1.0
     whole = model.layer_flops(1.0)
     if plan.selective == "attention":
-        return 4.0 * model.sequence * model.hidden / whole
+        return attention_share(model)
     if plan.selective == "operators":
         # The products that are not kept: of keys and of attention's output, and the MLP's second.
         keys = model.hidden * model.hidden * _kv_share(model) if model.gated else 0.0
@@ -77,10 +77,14 @@ def repeated_passes(model: Model, plan: Plan) -> float:
     return 0.0
 
 
+def attention_share(model: Model) -> float:
+    """The part of a layer's operations that are attention's, without its parameters."""
+    return 4.0 * model.sequence * model.hidden / model.layer_flops(1.0)
+
+
 def weights_share(model: Model) -> float:
     """The part of a backward pass that makes the gradients of parameters; attention has none."""
-    attention = 4.0 * model.sequence * model.hidden / model.layer_flops(1.0)
-    return (1.0 - attention) / 2
+    return (1.0 - attention_share(model)) / 2
 
 
 def tokens_of(model: Model, plan: Plan) -> float:

@@ -47,8 +47,8 @@ class Plan:
     selective: instead of `recompute`, what runs again: "attention" (its matrix), "operators" (every
     other product), or nothing. shard: ranks that ZeRO splits among, next to each other; the others
     are replicas of them (HSDP); 0: all. schedule: of the pipeline. overlap: operations of tensor
-    parallelism run in parts beside the products that they depend on. framework: whose kernels and
-    buffers count in memory.
+    parallelism run in parts beside the products that they depend on. overlap_context: keys and
+    values go around beside attention. framework: whose kernels and buffers count in memory.
     """
 
     data: int = 1
@@ -70,6 +70,7 @@ class Plan:
     shard: int = 0
     schedule: str = "1f1b"
     overlap: bool = False
+    overlap_context: bool = False
     framework: str = "pytorch"
 
     @property
@@ -220,5 +221,5 @@ class Plan:
         ]
         found += ["zero"] if self.zero in (1, 2) else []
         found += ["schedule"] if self.schedule != "1f1b" else []
-        found += ["overlap"] if self.overlap else []
+        found += [name for name in ("overlap", "overlap_context") if getattr(self, name)]
         return found + (["shard"] if self.group("replicas").ranks > 1 and self.shard else [])

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transport.estimate.activations import repeated_passes, tokens_of, weights_share
+from transport.estimate.activations import (
+    attention_share,
+    repeated_passes,
+    tokens_of,
+    weights_share,
+)
 from transport.estimate.collectives import Estimate, estimate
 from transport.estimate.computation import Computation
 from transport.estimate.models import Model
@@ -363,12 +368,24 @@ class Step:
                 ns = times * sent.time_ns
                 self.add(f"{name} experts", stage, stream, "expert", ns, [name])
         if plan.context > 1 and work.rings:
-            # Keys and values go around the ring while attention computes; counted here as exposed.
-            kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
-            size = kv * plan.value_bytes / plan.tensor
-            sent = self.message("context", "send", plan.group("context"), size, layers)
-            ns = layers * (plan.context - 1) * work.rings * ns_of(sent)
+            ns = layers * self._context_ns(work, layers)
             self.add(f"{name} context", stage, stream, "context", ns, [name])
+
+    def _context_ns(self, work: Pass, layers: int) -> float:
+        """Time in ns that a layer waits for keys and values of the other context parallel ranks.
+
+        They go around a ring. With `overlap_context` attention computes with those that are there,
+        as with Megatron-LM's --cp-comm-type p2p, and what takes longer than its part is exposed.
+        """
+        plan, model = self.plan, self.model
+        kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
+        size = kv * plan.value_bytes / plan.tensor
+        times = layers * (plan.context - 1)
+        sent = self.message("context", "send", plan.group("context"), size, times)
+        part_ns = 0.0
+        if plan.overlap_context:
+            part_ns = attention_share(model) * work.ns / plan.context
+        return (plan.context - 1) * max(work.rings * ns_of(sent) - part_ns, 0.0)
 
     def _tensor_ns(self, values: float, work: Pass, layers: int) -> dict[str, float]:
         """Kind -> time in ns that a layer waits for its tensor parallel operations.
