@@ -20,6 +20,7 @@ SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
 LLAMA8, LLAMA70 = PRESETS["llama3-8b"], PRESETS["llama3-70b"]
 TORCHTITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 ANALYSIS = "NVIDIA/Megatron-LM pull request 482, tools/get_training_info/README.md"
+TRAINY = "pytorch/torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 OPEN_SCI = "log of open-sci-ref 1.7b with Megatron Core on Leonardo, 2025-03-31, iteration 50"
 
 
@@ -65,6 +66,7 @@ def test_layer__recomputation_keeps_less(plan: Plan, expected: float) -> None:
         # Llama 3 8B: k = 8/32, f = 14336/4096 = 3.5. 8 + 2 + 1 + 2 + 8 x 3.5 = 41.
         ("pytorch", {}, 41),
         ("megatron", {}, 41 - 7),  # SwiGLU is fused
+        ("compiled", {}, 41 - 7),
         ("pytorch", {"tensor": 8}, 8 + 33 / 8),
         ("pytorch", {"tensor": 8, "sequence": True}, 41 / 8),
         ("pytorch", {"recompute": True}, 2),
@@ -128,6 +130,8 @@ def test_logits__and_their_gradient_are_copies_in_four_bytes() -> None:
     assert found.activations == 32 * 2 * 8_192 * 4_096
     fused = memory_of(LLAMA8, Plan(recompute=True, framework="megatron"))
     assert fused.logits == pytest.approx(2.5 * copy_bytes + hidden_bytes)
+    compiled = memory_of(LLAMA8, Plan(framework="compiled"))
+    assert compiled.logits == pytest.approx(copy_bytes + hidden_bytes)
 
 
 def test_peak__is_in_backward_if_a_layer_needs_more_than_the_logits() -> None:
@@ -189,6 +193,7 @@ class Peak:
     reserved: bool = True
 
 
+# torch.compile took the layers then, and not the loss.
 def _titan(table: int, name: str, gib: float, model: Model, **plan: Any) -> Peak:
     return Peak(f"{table}: {name}", TORCHTITAN, gib, model, {"zero": 3} | plan)
 
@@ -214,6 +219,14 @@ def _long(context: int, gib: float) -> Peak:
 
 _SELECTIVE = {"micro_batch": 2, "selective": "operators"}
 _2D = {"data": 32, "tensor": 8, "sequence": True, "micro_batch": 16, "global_batch": 512}
+
+
+def _trainy(gpus: int, gib: float) -> Peak:
+    """Float8, and torch.compile of the model and the loss."""
+    plan = {"data": gpus, "zero": 3, "global_batch": 2 * gpus, "framework": "compiled"}
+    return Peak(f"compiled, {gpus} GPUs", TRAINY, gib, LLAMA8, plan | _SELECTIVE)
+
+
 PEAKS = (
     _titan(1, "8 GPUs", 82.4, LLAMA8, data=8, global_batch=16, **_SELECTIVE),
     _titan(1, "compiled", 77.0, LLAMA8, data=8, global_batch=16, **_SELECTIVE),
@@ -224,6 +237,7 @@ PEAKS = (
     *(_long(context, gib) for context, gib in ((1, 83.9), (2, 84.2), (4, 84.0), (8, 84.5))),
     _titan(4, "2D", 71.9, LLAMA70, recompute=True, **_2D),
     _titan(4, "2D, async TP", 67.6, LLAMA70, recompute=True, **_2D),
+    *(_trainy(gpus, gib) for gpus, gib in ((32, 47.96), (64, 46.97))),
     _analysis(69.1, data=8, micro_batch=2),
     _analysis(55.7, data=4, tensor=2, micro_batch=4),
     _analysis(49.8, data=4, pipeline=2, micro_batch=2),

@@ -130,7 +130,8 @@ PLAN_OPTIONS = (
         type=click.Choice(FRAMEWORKS),
         default=FRAMEWORKS[0],
         show_default=True,
-        help="Whose kernels and buffers count in memory: Megatron fuses SwiGLU and the loss.",
+        help="Whose kernels and buffers count in memory: torch.compile of model and loss, and "
+        "Megatron, fuse SwiGLU and the loss.",
     ),
     click.option(
         "--flash/--no-flash",

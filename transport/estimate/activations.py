@@ -18,9 +18,9 @@ as a part of a; f: hidden units of the MLP as a part of h.
 TP: split by tensor parallelism; (SP): only with sequence parallelism. With k = 1 and f = 4 the
 sums are the paper's: 10 + 24/t + 5as/(ht), and (34 + 5as/h)/t with sequence parallelism. Grouped
 queries make k smaller. FlashAttention keeps no matrix (Dao et al. 2022, section 3), only a sum for
-each row, which is below 0.1 % and left out. A kernel that fuses SwiGLU, as Megatron's does,
-computes the SiLU again: 6f. Each of several experts' tokens is copied to its experts and back: 4
-for each active expert, and f counts all active experts.
+each row, which is below 0.1 % and left out. A kernel that fuses SwiGLU, as Megatron's and that of
+torch.compile do, computes the SiLU again: 6f. Each of several experts' tokens is copied to its
+experts and back: 4 for each active expert, and f counts all active experts.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _matrix(model: Model, plan: Plan) -> float:
 
 
 def _around_mlp(model: Model, plan: Plan) -> float:
-    gated = 6 if plan.framework == "megatron" else 8
+    gated = 8 if plan.framework == "pytorch" else 6
     routed = 4 * model.active if model.experts > 1 else 0
     return (gated if model.gated else 4) * _ffn_share(model) + routed
 

@@ -17,11 +17,12 @@ from transport.estimate.plan import Plan
 ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
 # Bytes for each logit besides the logit itself. PyTorch: the logarithm of softmax and the gradients
 # before and after it, in 4 bytes each; over split vocabularies each further step makes a copy.
-# Megatron: a copy in 4 bytes, on which softmax works in place, and one for its sum.
-LOGIT_BYTES = {"pytorch": 12, "megatron": 8}
-LOGIT_SPLIT_BYTES = {"pytorch": 18, "megatron": 8}
+# A compiled loss writes only the gradient, in 2 bytes. Megatron: a copy in 4 bytes, on which
+# softmax works in place, and one for its sum.
+LOGIT_BYTES = {"pytorch": 12, "compiled": 2, "megatron": 8}
+LOGIT_SPLIT_BYTES = {"pytorch": 18, "compiled": 2, "megatron": 8}
 # The allocator's share that no tensor uses: the median of seven logs of Megatron with the most that
-# was allocated and reserved, 0.7 to 6.2 % (docs/ESTIMATION.md).
+# was allocated and reserved, 0.7 to 6.2 %.
 UNUSED_SHARE = 0.03
 # NCCL's buffers: of 10 MiB for each channel of a connection (NVIDIA/nccl issue 1685), two of which
 # a ring has regardless of its size (issue 986); 16 channels are usual between nodes.
@@ -133,7 +134,7 @@ def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
     if plan.group("data").ranks == 1:
         return 0.0
     if plan.zero == 0:
-        return whole * plan.gradient_bytes if plan.framework == "pytorch" else 0.0
+        return whole * plan.gradient_bytes if plan.framework != "megatron" else 0.0
     if plan.zero < 3:
         return 0.0
     layer = model.attention_parameters + model.experts * model.expert_parameters / plan.expert

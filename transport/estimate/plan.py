@@ -13,7 +13,7 @@ from transport.estimate.models import Model
 SELECTIVE = ("", "attention", "operators")
 RANKS_MAX = 1 << 20  # largest number of GPUs of a job
 SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
-FRAMEWORKS = ("pytorch", "megatron")
+FRAMEWORKS = ("pytorch", "compiled", "megatron")
 
 
 class PlanError(ValueError):
