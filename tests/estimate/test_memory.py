@@ -150,6 +150,15 @@ def test_buffers__of_fsdp_and_ddp() -> None:
     assert memory_of(LLAMA8, Plan()).buffers == 0
 
 
+def test_buffers__of_fsdp_with_pipeline_stages_are_all_parameters() -> None:
+    """Gathered once a step; gradients are whole until its end, and the rest is in parts."""
+    plan = Plan(data=4, pipeline=2, zero=3, global_batch=16)
+    found = memory_of(SMALL, plan)
+    mine = 4 * SMALL.layer_parameters + SMALL.vocabulary * SMALL.hidden
+    assert found.buffers == found.gradients == 2 * mine
+    assert (found.parameters, found.optimizer) == (2 * mine / 4, 12 * mine / 4)
+
+
 def test_total__has_what_the_allocator_and_nccl_take() -> None:
     found = memory_of(SMALL, Plan(data=2, tensor=2, global_batch=2))
     assert found.reserved == pytest.approx((1 + UNUSED_SHARE) * found.allocated)
@@ -227,6 +236,34 @@ def _trainy(gpus: int, gib: float) -> Peak:
     return Peak(f"compiled, {gpus} GPUs", TRAINY, gib, LLAMA8, plan | _SELECTIVE)
 
 
+def _pipelined(table: int, name: str, gib: float, context: int = 0, **more: int) -> Peak:
+    """512 GPUs: 8 pipeline stages of 8 tensor parallel ones; 8 microbatches are assumed.
+
+    context: ranks that share sequences of 32,768 tokens each; 0: four sequences of 8,192 tokens.
+    """
+    model = replace(PRESETS["llama3-405b"], sequence=32_768 * context or 8_192)
+    data = 8 // (context or 1)
+    plan: dict[str, Any] = {
+        "data": data,
+        "context": context or 1,
+        "tensor": 8,
+        "pipeline": 8,
+        "micro_batch": 1 if context else 4,
+        "global_batch": (8 if context else 32) * data,
+        "sequence": True,
+        "gradient_bytes": 4,
+    }
+    return _titan(table, name, gib, model, recompute=True, **plan, **more)
+
+
+PIPELINED = (
+    _pipelined(5, "1F1B", 82.5),
+    _pipelined(5, "interleaved 1F1B", 72.7, interleave=2),
+    *(
+        _pipelined(6, f"context {context}", gib, context)
+        for context, gib in ((1, 75.3), (2, 75.9), (4, 77.1), (8, 84.9))
+    ),
+)
 PEAKS = (
     _titan(1, "8 GPUs", 82.4, LLAMA8, data=8, global_batch=16, **_SELECTIVE),
     _titan(1, "compiled", 77.0, LLAMA8, data=8, global_batch=16, **_SELECTIVE),
@@ -270,3 +307,12 @@ def test_peak__agrees_with_published_runs(peak: Peak) -> None:
     assert (found.reserved if peak.reserved else found.allocated) / GIB == pytest.approx(
         peak.gib, rel=0.1
     )
+
+
+@pytest.mark.parametrize("peak", PIPELINED, ids=lambda peak: f"{peak.model.name} {peak.name}")
+def test_peak__of_fsdp_with_pipeline_stages_is_missed_by_up_to_a_fifth(peak: Peak) -> None:
+    """Estimates are 6 to 20 % too small; what is missing is not known."""
+    plan = Plan(**peak.plan)
+    plan.check(peak.model)
+    found = memory_of(peak.model, plan).reserved / GIB
+    assert 0.8 * peak.gib < found < peak.gib

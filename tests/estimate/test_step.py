@@ -262,6 +262,7 @@ def test_pipeline__every_pass_happens_once_and_nothing_waits_for_ever(
         {"data": 8, "pipeline": 4, "global_batch": 8 * 40, "schedule": "zero-bubble"},
         {"data": 8, "pipeline": 4, "global_batch": 8 * 40, "schedule": "dualpipe"},
         {"data": 8, "zero": 3, "global_batch": 8 * 20},
+        {"data": 8, "zero": 3, "pipeline": 4, "global_batch": 8 * 40},
         {"data": 8, "global_batch": 8 * 20},
     ],
 )
@@ -440,17 +441,25 @@ def test_shard__scatters_inside_a_node_and_sums_between_nodes() -> None:
     assert found.memory.optimizer == pytest.approx(12 * model.parameters / 8, rel=1e-3)
 
 
-@pytest.mark.parametrize(("zero", "pipeline", "times"), [(1, 1, 1), (2, 1, 4), (2, 2, 1)])
+@pytest.mark.parametrize(
+    ("zero", "pipeline", "times"), [(1, 1, 1), (2, 1, 4), (2, 2, 1), (3, 1, 4), (3, 2, 1)]
+)
 def test_zero__two_scatters_gradients_of_each_microbatch(
     zero: int, pipeline: int, times: int
 ) -> None:
-    """Without stages: else parts would not be kept; then it keeps whole gradients until the end."""
+    """Without stages: else parts would not be kept; then it keeps whole gradients until the end.
+
+    FSDP then gathers parameters once, too.
+    """
     model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
     bucket = model.layer_parameters * 2
     plan = Plan(data=2, pipeline=pipeline, zero=zero, global_batch=8, bucket_bytes=bucket)
     found = train(model, plan, GPU, network())
     (row,) = (row for row in found.rows if row.kind == "gradients")
     assert row.count == 8 * times
+    if zero == 3:
+        (gathers,) = (row for row in found.rows if row.kind == "parameters")
+        assert gathers.count == 8 * (2 * times if times > 1 else 1)
     whole = 2 * model.parameters / pipeline
     assert found.memory.gradients == pytest.approx(whole / (2 if times > 1 else 1), rel=1e-3)
 
@@ -479,7 +488,6 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
         (Plan(data=2, expert=2, global_batch=2), "small has no experts"),
         (Plan(pipeline=2, interleave=2, global_batch=3), "must be a multiple of the 2 stages"),
         (Plan(zero=4), "zero: 4: must be 0 to 3"),
-        (Plan(zero=3, pipeline=2, global_batch=2), "use 0 to 2 with pipeline stages"),
         (Plan(data=0), "data: 0: must be at least 1"),
         (
             Plan(data=1 << 20, tensor=2),

@@ -128,8 +128,9 @@ def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
     """Bytes that data parallelism needs besides parameters and gradients.
 
     FSDP has the parameters of two layers gathered, those of the embedding and the logits, and the
-    gradients of the larger one with the copy that is scattered. DDP of PyTorch has buckets besides
-    the gradients, unless gradient_as_bucket_view is set.
+    gradients of the larger one with the copy that is scattered; with pipeline stages it has all
+    parameters of the stage gathered, and its gradients are whole anyway. DDP of PyTorch has buckets
+    besides the gradients, unless gradient_as_bucket_view is set.
     """
     if plan.group("data").ranks == 1:
         return 0.0
@@ -137,6 +138,8 @@ def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
         return whole * plan.gradient_bytes if plan.framework != "megatron" else 0.0
     if plan.zero < 3:
         return 0.0
+    if plan.keeps_gathered:
+        return whole * plan.value_bytes
     layer = model.attention_parameters + model.experts * model.expert_parameters / plan.expert
     layer /= plan.tensor
     largest = max(layer, model.vocabulary * model.hidden / plan.tensor)

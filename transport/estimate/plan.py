@@ -77,9 +77,14 @@ class Plan:
     def splits_gradients(self) -> bool:
         """Whether gradients are scattered after each microbatch, and kept in parts.
 
-        With pipeline stages ZeRO 2 keeps them whole until the last microbatch.
+        With pipeline stages they are kept whole until the last microbatch.
         """
-        return self.zero == 3 or (self.zero == 2 and self.pipeline == 1)
+        return self.zero >= 2 and self.pipeline == 1
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether FSDP gathers parameters once a step: with pipeline stages, as torchtitan does."""
+        return self.zero == 3 and self.pipeline > 1
 
     @property
     def gpus(self) -> int:
@@ -148,10 +153,6 @@ class Plan:
             )
         self._check_shard()
         self._check_schedule()
-        if self.zero == 3 and self.pipeline > 1:
-            raise PlanError(
-                "zero: 3 gathers parameters for every microbatch: use 0 to 2 with pipeline stages"
-            )
 
     def _check_values(self) -> None:
         """Raises PlanError if a field alone, or the number of GPUs, is impossible."""

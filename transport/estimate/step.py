@@ -207,7 +207,7 @@ class Step:
     def _forward(self, stage: int, chunk: int, batch: int) -> None:
         name = f"forward {chunk}.{batch}"
         after = [f"{name} from {chunk - 1}"] if chunk and self.waits_for_stages else []
-        self._layers(name, stage, chunk, self.pass_of(FORWARD), after)
+        self._layers(name, stage, chunk, self.pass_of(FORWARD), after, gathers=self._gathers(batch))
         if chunk == self.last_chunk:
             self.add(name, stage, MAIN, COMPUTE, self.computation.head_forward_ns)
             return
@@ -224,7 +224,9 @@ class Step:
         elif self.waits_for_stages:
             after.append(f"{name} from {chunk + 1}")
         early = [f"forward {chunk}.{batch}"]
-        reduced = self._layers(name, stage, chunk, work, after, self._reduces(work, batch), early)
+        gathers = self.plan.zero == 3 and not self.plan.keeps_gathered
+        reduces = self._reduces(work, batch)
+        reduced = self._layers(name, stage, chunk, work, after, reduces, gathers, early)
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         if chunk:
             self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
@@ -242,6 +244,11 @@ class Step:
         last = self.plan.microbatches - (2 if self.plan.schedule == "dualpipe" else 1)
         return work.makes_gradients and (self.plan.splits_gradients or batch >= last)
 
+    def _gathers(self, batch: int) -> bool:
+        """Whether FSDP gathers parameters before the forward pass of a microbatch."""
+        first = 2 if self.plan.schedule == "dualpipe" else 1
+        return self.plan.zero == 3 and (batch < first or not self.plan.keeps_gathered)
+
     def _layers(
         self,
         name: str,
@@ -250,6 +257,7 @@ class Step:
         work: Pass,
         after: list[str],
         reduces: bool = False,
+        gathers: bool = False,
         early: list[str] | None = None,
     ) -> list[str]:
         """The layers of a chunk, one after the other on the stage's main stream.
@@ -260,24 +268,25 @@ class Step:
         communication.
         """
         count = self.layers_of(chunk)
-        if not reduces and self.plan.zero != 3:
+        if not reduces and not gathers:
             ns = sum(self._layer_ns(chunk, layer, work, False) for layer in range(count))
             self.add(f"{name} layers", stage, MAIN, COMPUTE, ns, after)
             self._between_parts(f"{name} layers", stage, work, count)
             return []
-        self._gather_ends(name, stage, chunk, work, after)
+        if gathers and work.kind == FORWARD:
+            self._gather_ends(name, stage, chunk, after)
         gathered: list[str] = []
         # The gradients of the logits' parameters are ready before those of any layer.
         buckets = Reduced(self.ends_parameters(chunk)[1] * self.plan.gradient_bytes)
         for layer in range(count):
             wait = list(after) if layer == 0 else []
-            if self.plan.zero == 3:
+            if gathers:
                 waits = early or after, after
                 self._gather_ahead(name, stage, min(layer + 2, count), waits, gathered)
                 wait.append(gathered[layer])
-                if reduces and layer >= 2:
-                    # PyTorch's FSDP waits until the buffer of gradients is free again.
-                    wait.append(f"{name} gradients {layer - 2}")
+            if self.plan.zero == 3 and reduces and layer >= 2:
+                # PyTorch's FSDP waits until the buffer of gradients is free again.
+                wait.append(f"{name} gradients {layer - 2}")
             whole = f"{name} layer {layer}"
             ns = self._layer_ns(chunk, layer, work, reduces)
             if reduces:
@@ -339,13 +348,11 @@ class Step:
             return 1
         return min(max(round(gradient_bytes / self.plan.bucket_bytes), 1), PARTS_MAX)
 
-    def _gather_ends(self, name: str, stage: int, chunk: int, work: Pass, after: list[str]) -> None:
+    def _gather_ends(self, name: str, stage: int, chunk: int, after: list[str]) -> None:
         """FSDP: gathers the parameters of the embedding and of the logits, before forward."""
-        count = sum(self.ends_parameters(chunk))
-        if self.plan.zero == 3 and work.kind == FORWARD and count:
-            sent = self.message(
-                "embeddings", "all_gather", self.plan.group("shard"), count * self.plan.value_bytes
-            )
+        if count := sum(self.ends_parameters(chunk)):
+            size, group = count * self.plan.value_bytes, self.plan.group("shard")
+            sent = self.message("embeddings", "all_gather", group, size)
             self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
     def _between_parts(self, name: str, stage: int, work: Pass, layers: int) -> None:
