@@ -1,5 +1,6 @@
 """Tests when lost packets are evidence of a lossy place."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ from transport.diagnose.facts import facts_of
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.flapping import flapping
 from transport.diagnose.lasting_losses import lossy_network
+from transport.diagnose.losses import lossy_place
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.report import findings_to_show
 from transport.diagnose.risen_losses import risen_losses
-from transport.diagnose.seen import Seen
+from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.settings import Settings
 from transport.diagnose.windows import windows_of
 from transport.plan import routes
@@ -116,3 +118,23 @@ def test_report__shows_two_suspicions_of_each_class_and_all_findings() -> None:
         shown
         == [("congestion", False)] * 2 + [("network_loss", False)] + [("congestion", True)] * 3
     )
+
+
+def test_losses__the_numbers_of_the_evidence_agree(tmp_path: Path) -> None:
+    """Timeouts count as losses, also where more are lost than a window knows to have been sent."""
+    with open_store(traced(tmp_path)) as store:
+        facts = as_real(facts_of(store))
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, None)
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    paths.lost[:, ::2] = 0.5 * paths.sent[:, ::2]
+    paths.lost[:, 1::2] = 1.5 * paths.sent[:, 1::2]
+    paths.timeouts[:] = 0.25 * paths.sent
+    found = lossy_place(seen, windows.count - 1, Rule(3, 3))
+    assert found is not None
+    assert found.kind == "congestion"
+    numbers = re.search(r"lost (\d+) of about (\d+) segments \(([0-9.]+) %\)", found.evidence)
+    assert numbers is not None, found.evidence
+    lost, sent, share = map(float, numbers.groups())
+    assert lost < sent
+    assert share == pytest.approx(100 * lost / sent, rel=0.01)

@@ -106,6 +106,12 @@ def singly(paths: Paths, span: slice, mine: Array, rate: float) -> float:
     return alone / max(lost, 1.0) / max((1 - min(rate, 1.0)) ** 2, CHANCE_MIN)
 
 
+def lost_and_sent(paths: Paths, span: slice) -> tuple[Array, Array]:
+    """Segments of each path that were lost or timed out, and at least as many that were sent."""
+    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
+    return lost, np.maximum(paths.sent[span].sum(axis=0), lost)
+
+
 def lossy_windows(paths: Paths, span: slice, mine: Array) -> int:
     """In how many windows these paths clearly lose more than others; a burst is in one window."""
     lost = paths.lost[span] + paths.timeouts[span]

@@ -21,6 +21,7 @@ from transport.diagnose.loss_places import (
     lossiest,
     lossy_somewhere,
     lossy_windows,
+    lost_and_sent,
     rate_of,
     singly,
 )
@@ -60,8 +61,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if paths is None or not len(paths.ends):
         return None
     span = seen.recent(at, rule)
-    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
-    sent = np.maximum(paths.sent[span].sum(axis=0), lost)
+    lost, sent = lost_and_sent(paths, span)
     if lost.sum() < LOSSES_MIN:
         return None
     found = lossiest(seen, paths, lost, sent) or lossy_somewhere(lost, sent)

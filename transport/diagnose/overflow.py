@@ -16,6 +16,7 @@ from transport.diagnose.loss_places import (
     SINGLY,
     Lossy,
     lossy_windows,
+    lost_and_sent,
     singly,
 )
 from transport.diagnose.paths import Paths
@@ -44,7 +45,8 @@ def overflows(paths: Paths, span: slice, found: Lossy) -> bool:
 def overflow(seen: Seen, paths: Paths, span: slice, rule: Rule, found: Lossy) -> Finding:
     """Congestion that fills a queue, or the receiver's socket, until it loses packets."""
     place, mine = found.place, found.paths
-    lost, sent = paths.lost[span][:, mine].sum(), paths.sent[span][:, mine].sum()
+    missing, sent = (float(each[mine].sum()) for each in lost_and_sent(paths, span))
+    lost = float(paths.lost[span][:, mine].sum())
     alone = float(paths.alone[span][:, mine].sum() / lost)
     failed = int(paths.downs[span].sum(axis=0)[mine].sum())
     certain = place.kind == "link" and lossy_windows(paths, span, mine) >= rule.seen and not failed
@@ -58,13 +60,13 @@ def overflow(seen: Seen, paths: Paths, span: slice, rule: Rule, found: Lossy) ->
         *seen.windows.span(span.start, span.stop - 1),
         0.85 if certain else 0.6,
         certain,
-        f"{place.name} lost {lost:.0f} of about {max(sent, lost):.0f} segments "
+        f"{place.name} lost {missing:.0f} of about {sent:.0f} segments "
         f"({percent(found.rate, 2)}){others} and only {percent(alone, 0)} of them singly: a full "
         "queue, or a full socket of a receiver, loses several in a row, and a bad cable does not.",
         LOSS_QUERY,
         "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
         "host_drops grows (weft counters); spread the flows (weft plan).",
-        weight=float(lost),
+        weight=lost,
         indirect=True,
         more={"downs": failed},
     )
