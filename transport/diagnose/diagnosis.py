@@ -216,18 +216,31 @@ def _with_late_ranks(
     if all(one.indirect for one in found if one.certain):
         late = _late_ranks(facts, windows, absent)
         late = [_doubted_of_ranks(facts, one) for one in late]
-        late = [graded(one, one.certain and _explains(one, found)) for one in late]
+        cost_ns = max(_delays_ns(found), _half_of_slowdown_ns(facts))
+        late = [
+            graded(one, one.certain and (one.lost_ns is None or one.lost_ns >= cost_ns))
+            for one in late
+        ]
         if any(one.certain for one in late):
             found = [graded(one, False) for one in found]
         found = [*late, *found]
     return _widened(facts, found)
 
 
-def _explains(late: Finding, found: Sequence[Finding]) -> bool:
-    """Whether a late rank costs as much time as the delays that were found do at least."""
+def _delays_ns(found: Sequence[Finding]) -> float:
+    """What the delays that were found cost at least."""
     delays = [one for one in found if one.certain and one.kind in OF_DELAYS]
-    lasted_ns = max((one.to_ns - one.from_ns for one in delays), default=0)
-    return late.lost_ns is None or late.lost_ns >= LOST_SHARE * lasted_ns
+    return LOST_SHARE * max((one.to_ns - one.from_ns for one in delays), default=0)
+
+
+def _half_of_slowdown_ns(facts: Facts) -> float:
+    """The part of what a lasting slowdown cost the job that late ranks must explain."""
+    windows = judged_windows_of(facts)
+    slowdown = slower.slowdown_of(facts, windows)
+    if slowdown is None:
+        return 0.0
+    growth_ns = slowdown.after_ns - slowdown.before_ns
+    return slower.SLOW_PART * growth_ns * (windows.count - slowdown.first - slower.SIDE_MIN)
 
 
 def _doubted_of_ranks(facts: Facts, one: Finding) -> Finding:
