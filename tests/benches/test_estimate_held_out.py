@@ -12,7 +12,7 @@ from tests.benches.test_published_runs import only
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"gpu": "tpu-v5e"}, "no GPU tpu-v5e"),
+        ({"gpu": "tpu-v7x"}, "no GPU tpu-v7x"),
         ({"dtype": "fp8"}, "fp8: only 16 bits"),
         ({"zero": "hybrid"}, "shards within groups only"),
         ({"recompute": "selective"}, "recomputes some operations"),

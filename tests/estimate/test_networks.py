@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from transport.estimate.gpus import GpuError, gpu, names
+from transport.estimate.gpu_profiles import GpuError
+from transport.estimate.gpus import gpu, names
 from transport.estimate.networks import NetworkError, about_links, links, load, of_links
 
 GOOD = """

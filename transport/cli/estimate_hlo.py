@@ -10,6 +10,7 @@ import click
 
 from transport.cli.estimate_options import (
     MARK,
+    gpu_of,
     gpu_options,
     network_of,
     network_options,
@@ -17,7 +18,7 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
-from transport.estimate.gpus import EFFICIENCY, gpu
+from transport.estimate.gpus import EFFICIENCY
 from transport.ground.text import printable
 from transport.ground.units import binary_text, bytes_text, counted, percent, time_text
 
@@ -57,9 +58,9 @@ def command(file: Path, json_path: str | None, **given: Any) -> None:
     from transport.estimate.hlo import HloError, program_of, read
 
     network = network_of(given)
-    name, efficiency = given.pop("gpu_name"), given.pop("efficiency")
+    efficiency = given["efficiency"]
     with usage_errors():
-        chosen = gpu(name, efficiency or EFFICIENCY)
+        chosen = gpu_of(given)
     try:
         found = program_of(read(file), network, chosen)
     except HloError as error:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from transport.estimate.gpus import Gpu
     from transport.estimate.networks import Network
 
 LINK_OPTIONS = ("between", "inside", "gpus_per_node", "nics_per_node")
@@ -33,10 +34,31 @@ def gpu_options(command: Command) -> Command:
             help="Part of the GPU's peak that matrix products reach; measure it on one "
             f"GPU. Default: {EFFICIENCY}.",
         ),
-        click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
+        click.option(
+            "--gpus-file",
+            metavar="FILE",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="TOML file of your own accelerators, which --gpu may name.",
+        ),
+        click.option(
+            "--gpu",
+            "gpu_name",
+            metavar="NAME|FILE",
+            default="h200",
+            show_default=True,
+            help="Accelerator, such as a100-80, mi300x or tpu-v5p, or a TOML file with one.",
+        ),
     ):
         command = option(command)
     return command
+
+
+def gpu_of(given: dict[str, Any]) -> Gpu:
+    """The GPU that the options describe; takes them out of `given`."""
+    from transport.estimate.gpus import EFFICIENCY, gpu
+
+    name, efficiency, file = (given.pop(key) for key in ("gpu_name", "efficiency", "gpus_file"))
+    return gpu(name, efficiency or EFFICIENCY, file)
 
 
 def network_options(command: Command) -> Command:
@@ -106,7 +128,7 @@ def usage_errors() -> Iterator[None]:
     """Turns errors of estimates into usage errors (exit status 2)."""
     from transport.estimate.collectives import ShapeError
     from transport.estimate.computation import ComputationError
-    from transport.estimate.gpus import GpuError
+    from transport.estimate.gpu_profiles import GpuError
     from transport.estimate.networks import NetworkError
     from transport.estimate.plan import PlanError
 

@@ -11,6 +11,7 @@ import click
 
 from transport.cli.estimate_options import (
     MARK,
+    gpu_of,
     gpu_options,
     network_of,
     network_options,
@@ -21,7 +22,7 @@ from transport.cli.options import HTML, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
-from transport.estimate.gpus import EFFICIENCY, gpu
+from transport.estimate.gpus import EFFICIENCY
 from transport.estimate.names import matched, size_of
 from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
@@ -292,14 +293,12 @@ class Computing:
     @classmethod
     def taken(cls, given: dict[str, Any]) -> Computing:
         """Reads the options, and removes them from `given`."""
-        name, efficiency, file = (
-            given.pop(key) for key in ("gpu_name", "efficiency", "computation")
-        )
+        efficiency, file = given["efficiency"], given.pop("computation")
         if file is not None and efficiency is not None:
             raise click.UsageError(
                 "--efficiency does not apply to a measured --computation: leave it out"
             )
-        return cls(gpu(name, efficiency or EFFICIENCY), file, efficiency is None)
+        return cls(gpu_of(given), file, efficiency is None)
 
     def of(self, model: Model, plan: Plan) -> Computation:
         from transport.estimate.computation import measured, of_gpu

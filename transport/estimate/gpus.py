@@ -5,30 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from transport.estimate.gpu_profiles import UNKNOWN, Facts, GpuError, read
 from transport.estimate.names import matched
-from transport.ground import toml
 
 GPUS = Path(__file__).parent / "gpus.toml"
 # The part of its peak that a GPU reaches in a transformer's matrix products, if nothing else is
 # given: fitted to ten runs of Megatron-LM (bench estimate_published). Measure a step on one GPU,
 # and give --efficiency.
 EFFICIENCY = 0.67
-
-
-class GpuError(ValueError):
-    """An unknown GPU, or an impossible efficiency."""
+# Other names, and those that leave the size of the memory open.
+ALIASES = {"v100": "v100-32", "a100": "a100-80", "trn2": "trainium2"}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """flops: operations a second at peak. efficiency: the part of this peak that kernels reach."""
+    """flops: operations a second at peak. efficiency: the part of this peak that kernels reach.
+
+    facts: what estimates of a step do not need: rates of other types, power, price, links.
+    """
 
     name: str
     flops: float
     memory_bytes: float
     memory_bytes_per_s: float
     efficiency: float
+    facts: Facts = UNKNOWN
 
     def ns(self, flops: float, moved_bytes: float = 0.0) -> float:
         """The time of matrix products, and of the kernels between them, which memory limits."""
@@ -37,20 +40,30 @@ class Gpu:
 
 
 @cache
-def _tables() -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = toml.read(GPUS)
-    return found
+def _tables() -> dict[str, dict[str, Any]]:
+    return read(GPUS)
 
 
 def names() -> list[str]:
     return list(_tables())
 
 
-def gpu(name: str, efficiency: float = EFFICIENCY) -> Gpu:
-    """A GPU of gpus.toml. efficiency: the part of its peak that kernels reach."""
-    name = matched(name, names())
-    if name not in _tables():
-        raise GpuError(f"no GPU {name}: known are {', '.join(names())}")
+def gpu(name: str, efficiency: float = EFFICIENCY, file: Path | None = None) -> Gpu:
+    """A GPU of gpus.toml or of a user's file. efficiency: the part of its peak that kernels reach.
+
+    name: one that ends in .toml is itself such a file, with one GPU. file: its GPUs are known, too,
+    and come before shipped ones of the same name.
+    """
+    tables = _tables() if file is None else {**_tables(), **read(file)}
+    if name.endswith(".toml"):
+        tables = read(Path(name))
+        if len(tables) > 1:
+            raise GpuError(f"{name} has {', '.join(tables)}: choose with --gpus-file and --gpu")
+        name = next(iter(tables))
+    name = matched(name, [*tables, *(one for one in ALIASES if one not in tables)])
+    name = name if name in tables else ALIASES.get(name, name)
+    if name not in tables:
+        raise GpuError(f"no GPU {name}: known are {', '.join(tables)}")
     if not 0 < efficiency <= 1:
         raise GpuError(f"efficiency: {efficiency}: must be more than 0 and at most 1")
-    return Gpu(name, efficiency=efficiency, **_tables()[name])
+    return Gpu(name, efficiency=efficiency, **tables[name])

@@ -54,12 +54,13 @@ class Link:
     """bytes_per_s: the rate of one GPU's link in one direction.
 
     launch_ns: the least time between operations that follow each other, which the host needs to
-    launch one.
+    launch one. is_of_torus: the rate is that of one of an accelerator's links to its neighbours.
     """
 
     bytes_per_s: float
     protocols: tuple[Protocol, ...]
     launch_ns: float = 0.0
+    is_of_torus: bool = False
 
     def protocol(self, name: str) -> Protocol | None:
         return next((one for one in self.protocols if one.name == name), None)
@@ -136,6 +137,7 @@ def links() -> dict[str, Link]:
         one["name"]: Link(
             float(one["bytes_per_s"]),
             tuple(Protocol(**each) for each in tables["latencies"][one["latency"]]),
+            is_of_torus=bool(one.get("torus", False)),
         )
         for one in tables["links"]
     }
@@ -164,6 +166,9 @@ def of_links(
     between = matched(between, links())
     inside = None if inside is None else matched(inside, links())
     far, near = link(between), None if inside is None else link(inside)
+    for name, one in ((between, far), (inside, near)):
+        if one is not None and one.is_of_torus:
+            raise NetworkError(f"{name} links the neighbours of a torus: say its shape (--torus)")
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:
         raise NetworkError(
