@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from transport.cli.estimate_options import (
+    LINK_OPTIONS,
     MARK,
     network_of,
     network_options,
@@ -14,7 +16,7 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
-from transport.estimate.names import size_of
+from transport.estimate.names import matched, size_of
 from transport.estimate.plan import RANKS_MAX
 from transport.ground.units import bytes_text, rate_text, time_text
 
@@ -30,6 +32,20 @@ HEADS = (
 
 @click.command("collective")
 @click.argument("operation")
+@click.argument("more_sizes", metavar="[SIZE]...", nargs=-1)
+@click.option(
+    "--torus",
+    "shape",
+    metavar="SHAPE",
+    help="Accelerators with links to their neighbours, such as 4x4x8; 4x4x8:open and 4x4x8:open=z "
+    "have no wrap-around on all axes or on some.",
+)
+@click.option(
+    "--link",
+    metavar="LINK",
+    help="Link between neighbours of a torus, such as tpu-v4.",
+)
+@click.option("--axes", help="Axes of the torus that the operation runs along, such as x,y.")
 @click.option(
     "--ranks",
     "ranks",
@@ -53,6 +69,7 @@ HEADS = (
 @json_option
 def command(
     operation: str,
+    more_sizes: tuple[str, ...],
     ranks: tuple[int, ...],
     sizes: tuple[str, ...],
     algorithm: str | None,
@@ -60,10 +77,33 @@ def command(
     **given: Any,
 ) -> None:
     """Estimate the time of OPERATION: all_reduce, all_gather, reduce_scatter, broadcast, reduce,
-    all_to_all or send.
+    all_to_all or send, for each SIZE.
 
-    Example: weft estimate collective all_reduce --ranks 64 --inside nvlink4 --between ethernet-400
+    \b
+    Examples:
+      weft estimate collective all_reduce --ranks 64 --inside nvlink4 --between ethernet-400
+      weft estimate collective all_reduce 1G --torus 4x4x4 --link tpu-v4
     """
+    if more_sizes:
+        sizes = (*more_sizes, *(sizes if _was_given("sizes") else ()))
+    torus = {key: given.pop(key) for key in ("shape", "link", "axes")}
+    if torus["shape"] is not None:
+        _show_torus(operation, sizes, json_path, **torus)
+        return
+    for key in ("link", "axes"):
+        if torus[key] is not None:
+            raise click.UsageError(f"--{key} is of a torus: give its shape with --torus")
+    _show_network(operation, sizes, ranks, algorithm, json_path, given)
+
+
+def _show_network(
+    operation: str,
+    sizes: tuple[str, ...],
+    ranks: tuple[int, ...],
+    algorithm: str | None,
+    json_path: str | None,
+    given: dict[str, Any],
+) -> None:
     from dataclasses import asdict
 
     from transport.estimate.collectives import estimate
@@ -93,6 +133,47 @@ def command(
     click.echo(f"network: {network.name}; numbers of {network.source}")
     for note in notes_of(network, any(map(beyond, made))):
         click.echo(f"note: {note}")
+
+
+# Options that describe another network than a torus.
+OTHERS = ("ranks", "algorithm", "network_file", *LINK_OPTIONS)
+
+
+def _show_torus(
+    operation: str,
+    sizes: tuple[str, ...],
+    json_path: str | None,
+    shape: str,
+    link: str | None,
+    axes: str | None,
+) -> None:
+    from dataclasses import asdict
+
+    from transport.estimate import networks, torus
+
+    if other := next(filter(_was_given, OTHERS), None):
+        option = "--network" if other == "network_file" else f"--{other.replace('_', '-')}"
+        raise click.UsageError(f"--torus describes the whole network: leave out {option}")
+    if link is None:
+        raise click.UsageError("--torus needs --link: the link between neighbours, such as tpu-v4")
+    with usage_errors():
+        whole, one_link = torus.parsed(shape), networks.link(link)
+        used = whole if axes is None else whole.along(axes)
+        made = [torus.estimate(used, one_link, operation, _bytes(size)) for size in sizes]
+    if json_path is not None:
+        said = {"torus": asdict(whole) | {"link": asdict(one_link)}}
+        along = [one.name for one in used.axes]
+        write_json({**said, "along": along, "estimates": [asdict(one) for one in made]}, json_path)
+        return
+    print_table(HEADS, [_row(one, extrapolated=False) for one in made])
+    words = "" if axes is None else f" along {', '.join(one.name for one in used.axes)}"
+    click.echo(f"torus: {whole} of {matched(link, networks.links())}{words}; numbers of links.toml")
+    click.echo("note: not measured; the latency of a call is not known and not in the times")
+
+
+def _was_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source
+    return source(name) is ParameterSource.COMMANDLINE
 
 
 def _row(one: Estimate, extrapolated: bool) -> list[str]:

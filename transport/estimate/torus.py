@@ -1,0 +1,147 @@
+"""Collectives on a torus or mesh, whose accelerators have links to their neighbours only.
+
+All-reduce, all-gather and reduce-scatter run as bidirectional rings on every axis at once: the
+data is split among the orders in which the axes can follow each other, so that all links carry
+equal shares ("How to Scale Your Model", jax-ml.github.io/scaling-book, parts 2 and 3). All-to-all
+is limited by the links that the messages pass, as in Jouppi et al., "TPU v4" (ISCA 2023).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from transport.estimate.collectives import Estimate, ShapeError, Terms
+from transport.estimate.names import matched
+from transport.estimate.networks import Link
+
+AXES = "xyzw"
+CHIPS_MAX = 1 << 20
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # passes of the data on rings
+_SHAPE = re.compile(r"(\d{1,7}(?:x\d{1,7}){0,3})(?::open(?:=([xyzw](?:,[xyzw])*))?)?")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A line of accelerators. is_closed: its ends are linked, too, so that it is a ring."""
+
+    name: str
+    length: int
+    is_closed: bool = True
+
+    @property
+    def ways(self) -> int:
+        """Links by which an accelerator at the end of the axis sends along it."""
+        if self.length < 2:
+            return 0
+        # Two neighbours have one link, whether the axis is closed or not.
+        return 2 if self.is_closed and self.length > 2 else 1
+
+    @property
+    def hops(self) -> int:
+        """Hops between the accelerators that are farthest apart."""
+        return self.length // 2 if self.ways == 2 else self.length - 1
+
+    @property
+    def crossing(self) -> float:
+        """What the busiest link carries of an all-to-all, in parts of what each sends to all.
+
+        Open: of the middle link's two sides, each sends to the other one. Closed: the mean number
+        of hops, over two ways.
+        """
+        half, other = self.length // 2, (self.length + 1) // 2
+        return half * other / self.length / (2 if self.ways == 2 else 1)
+
+
+@dataclass(frozen=True)
+class Torus:
+    """The axes, of which a collective may use some: it then runs in each line along them."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def chips(self) -> int:
+        return math.prod(one.length for one in self.axes)
+
+    def along(self, names: str) -> Torus:
+        """The torus of some axes, given as "x" or "x,y". ShapeError: it has no such axis."""
+        found = {one.name: one for one in self.axes}
+        chosen = [one.strip().lower() for one in names.split(",")]
+        if not set(chosen) <= set(found) or len(set(chosen)) < len(chosen):
+            raise ShapeError(f"axes: {names}: must be different ones of {','.join(found)}")
+        return Torus(tuple(found[name] for name in chosen))
+
+    def __str__(self) -> str:
+        lengths = "x".join(str(one.length) for one in self.axes)
+        opened = [one.name for one in self.axes if not one.is_closed]
+        if not opened:
+            return lengths
+        return f"{lengths}:open" + (f"={','.join(opened)}" if len(opened) < len(self.axes) else "")
+
+
+def parsed(text: str) -> Torus:
+    """The torus of a text: 4x4x8, 4x4x8:open (a mesh) or 4x4x8:open=z. ShapeError: wrong text."""
+    match = _SHAPE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ShapeError(
+            f"torus: {text}: give up to 4 lengths, such as 4x4x8, and :open or :open=z for axes "
+            "without wrap-around"
+        )
+    lengths = [int(one) for one in match[1].split("x")]
+    names = AXES[: len(lengths)]
+    opened = match[2].split(",") if match[2] else list(names if ":open" in text.lower() else "")
+    if not set(opened) <= set(names):
+        raise ShapeError(f"torus: {text}: its axes are {','.join(names)}")
+    torus = Torus(
+        tuple(Axis(*each, each[0] not in opened) for each in zip(names, lengths, strict=True))
+    )
+    if not 1 <= torus.chips <= CHIPS_MAX:
+        raise ShapeError(f"torus: {text}: {torus.chips:,} accelerators: give 1 to {CHIPS_MAX:,}")
+    return torus
+
+
+def terms(torus: Torus, operation: str, size_bytes: float) -> Terms:
+    """The hops that wait for each other, and the bytes that the busiest link carries one way.
+
+    size_bytes: as for collectives.terms; a send goes to a neighbour.
+    """
+    if operation not in OPERATIONS:
+        raise ShapeError(f"no {operation} on a torus: known are {', '.join(OPERATIONS)}")
+    chips, ways = torus.chips, sum(one.ways for one in torus.axes)
+    if chips == 1:
+        return Terms(0, 0, 0, 0)
+    hops = sum(one.hops for one in torus.axes)
+    if operation == "send":
+        return Terms(1, 0, size_bytes, 0)
+    if operation == "all_to_all":
+        return Terms(hops, 0, size_bytes * max(one.crossing for one in torus.axes), 0)
+    rounds = ROUNDS[operation]
+    return Terms(rounds * hops, 0, rounds * size_bytes * (chips - 1) / chips / ways, 0)
+
+
+def estimate(torus: Torus, link: Link, operation: str, size_bytes: float) -> Estimate:
+    """The time of an operation among all accelerators of a torus. link: one to a neighbour."""
+    operation = matched(operation, OPERATIONS)
+    need = terms(torus, operation, size_bytes)
+    made = []
+    for protocol in link.protocols:
+        waits = torus.chips > 1
+        latency_ns = (protocol.base_ns + need.inside_steps * protocol.step_ns) * waits
+        bytes_ns = need.inside_bytes / (link.bytes_per_s * protocol.share) * 1e9
+        made.append(
+            Estimate(
+                operation,
+                "axes",
+                protocol.name,
+                size_bytes,
+                torus.chips,
+                latency_ns + bytes_ns,
+                latency_ns,
+                bytes_ns,
+                need,
+                "latency" if latency_ns > bytes_ns else "links",
+            )
+        )
+    return min(made, key=lambda one: one.time_ns)
