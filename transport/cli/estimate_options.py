@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from transport.cli.options import FiniteRange
+from transport.estimate.sharing import NODES_PER_LEAF
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transport.estimate.gpus import Gpu
     from transport.estimate.networks import Network
 
-LINK_OPTIONS = ("between", "inside", "gpus_per_node", "nics_per_node")
+SHARING_OPTIONS = ("gpus_per_switch", "oversubscription", "nodes_per_leaf")
+LINK_OPTIONS = (
+    *("between", "inside", "gpus_per_node", "nics_per_node", "pcie"),
+    *SHARING_OPTIONS,
+)
 # Field of a training plan -> the option that sets it, if their names differ.
 OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -61,6 +68,32 @@ def gpu_of(given: dict[str, Any]) -> Gpu:
     return gpu(name, efficiency or EFFICIENCY, file)
 
 
+SHARED = (
+    click.option(
+        "--pcie",
+        metavar="LINK",
+        help="PCIe link of a GPU, which its traffic to NICs passes, such as pcie4; "
+        "default: that of --inside, or not considered.",
+    ),
+    click.option(
+        "--gpus-per-switch",
+        type=click.IntRange(1),
+        help="GPUs behind one PCIe switch, whose link to the CPU they share; needs "
+        "--inside of PCIe. Default: no switch is shared.",
+    ),
+    click.option(
+        "--oversubscription",
+        type=FiniteRange(1.0, 1000.0),
+        help="Of leaf switches: bandwidth to nodes, divided by that to spines. Default: 1.",
+    ),
+    click.option(
+        "--nodes-per-leaf",
+        type=click.IntRange(1),
+        help=f"Nodes of a leaf switch; needs --oversubscription. Default: {NODES_PER_LEAF}.",
+    ),
+)
+
+
 def network_options(command: Command) -> Command:
     """Adds the options that describe a network."""
     for option in reversed(
@@ -88,6 +121,7 @@ def network_options(command: Command) -> Command:
             click.option(
                 "--nics-per-node", type=click.IntRange(1), help="NICs per node; default: one a GPU."
             ),
+            *SHARED,
             click.option(
                 "--network",
                 "network_file",
@@ -104,9 +138,11 @@ def network_options(command: Command) -> Command:
 def network_of(given: dict[str, Any]) -> Network:
     """The network that the options describe; takes them out of `given`."""
     from transport.estimate.networks import load, of_links
+    from transport.estimate.sharing import Sharing
 
     between, inside, file = (given.pop(name) for name in ("between", "inside", "network_file"))
-    gpus, nics = given.pop("gpus_per_node"), given.pop("nics_per_node")
+    gpus, nics, pcie = (given.pop(name) for name in ("gpus_per_node", "nics_per_node", "pcie"))
+    shared = {name: given.pop(name) for name in SHARING_OPTIONS}
     source = click.get_current_context().get_parameter_source
     said = [name for name in LINK_OPTIONS if source(name) is ParameterSource.COMMANDLINE]
     if file is not None and said:
@@ -115,8 +151,13 @@ def network_of(given: dict[str, Any]) -> Network:
         )
     if inside is None and "gpus_per_node" in said:
         raise click.UsageError("--gpus-per-node needs --inside: give the link inside of a node")
+    if shared["nodes_per_leaf"] is not None and shared["oversubscription"] is None:
+        raise click.UsageError("--nodes-per-leaf needs --oversubscription")
     with usage_errors():
-        return load(file) if file is not None else of_links(between, inside, gpus, nics)
+        if file is not None:
+            return load(file)
+        sharing = Sharing(**{name: one for name, one in shared.items() if one is not None})
+        return of_links(between, inside, gpus, nics, pcie, sharing)
 
 
 def _option(name: str) -> str:

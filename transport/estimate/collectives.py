@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from transport.estimate.names import matched
-from transport.estimate.networks import Link, Network, Protocol
+from transport.estimate.networks import Network, Protocol
 
 # Operation -> algorithms that can run it.
 ALGORITHMS = {
@@ -56,9 +56,9 @@ class Terms:
 class Estimate:
     """The time of an operation, and its parts. latency_ns and bytes_ns add up to time_ns.
 
-    limited_by: inside or between (the link whose bytes take longest), latency, or launch: the host
-    needs longer to launch the operation than the network to run it, and latency_ns includes the
-    difference.
+    limited_by: inside or between (the link whose bytes take longest), pcie (between a GPU and its
+    NIC), uplinks (of leaf switches), latency, or launch: the host needs longer to launch the
+    operation than the network to run it, and latency_ns includes the difference.
     """
 
     operation: str
@@ -203,10 +203,18 @@ def _timed(
     between = far.protocol(protocol.name) or far.protocols[-1]
     latency_ns = protocol.base_ns
     latency_ns += need.inside_steps * within.step_ns + need.between_steps * between.step_ns
-    inside_ns = _bytes_ns(inside, within, need.inside_bytes)
-    between_ns = _bytes_ns(far, between, need.between_bytes)
-    bytes_ns = max(inside_ns, between_ns)
-    slowest = "inside" if inside_ns > between_ns else "between"
+    inside_bytes = network.sharing.inside_bytes(
+        operation, algorithm, need.inside_bytes, need.between_bytes, ranks / nodes
+    )
+    leaf_bytes = network.sharing.leaf_bytes(operation, need.between_bytes, nodes)
+    times_ns = {
+        "between": _bytes_ns(far.bytes_per_s, between, need.between_bytes),
+        "inside": _bytes_ns(inside.bytes_per_s, within, inside_bytes),
+        "pcie": _bytes_ns(network.sharing.pcie_bytes_per_s, between, need.between_bytes),
+        "uplinks": _bytes_ns(far.bytes_per_s, between, leaf_bytes),
+    }
+    bytes_ns = max(times_ns.values())
+    slowest = next(name for name, ns in times_ns.items() if ns == bytes_ns)
     slowest = "latency" if latency_ns > bytes_ns else slowest
     launch_ns = network.decides(nodes, algorithm).launch_ns
     if ranks > 1 and launch_ns > latency_ns + bytes_ns:
@@ -225,8 +233,9 @@ def _timed(
     )
 
 
-def _bytes_ns(link: Link, protocol: Protocol, count: float) -> float:
-    return count / (link.bytes_per_s * protocol.share) * 1e9
+def _bytes_ns(bytes_per_s: float, protocol: Protocol, count: float) -> float:
+    """The time that a link needs; 0 if its rate is 0: not known."""
+    return count / (bytes_per_s * protocol.share) * 1e9 if bytes_per_s else 0.0
 
 
 def algorithm_bytes_per_s(one: Estimate) -> float:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from transport.estimate.names import matched
+from transport.estimate.sharing import NOTHING, Sharing
 from transport.ground import toml
 from transport.ground.units import bytes_text
 
 LINKS = Path(__file__).parent / "links.toml"
+PCIE = "pcie"  # names of PCIe links begin with it
 
 
 class NetworkError(ValueError):
@@ -98,7 +100,8 @@ class Network:
 
     pairs: the link as AllToAll and sends use it; None: as collectives do. calibrated: the range of
     the measurements behind it; None: the numbers are those of links.toml. slowdown: the factors
-    by which computation and communication slow each other while both run.
+    by which computation and communication slow each other while both run. sharing: what limits
+    several GPUs, or several kinds of traffic, together.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Network:
     calibrated: Range | None = None
     notes: tuple[str, ...] = field(default=())
     slowdown: Slowdown = NONE
+    sharing: Sharing = NOTHING
 
     def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""
@@ -161,8 +165,14 @@ def of_links(
     inside: str | None = None,
     gpus_per_node: int = 8,
     nics_per_node: int | None = None,
+    pcie: str | None = None,
+    sharing: Sharing = NOTHING,
 ) -> Network:
-    """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU."""
+    """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU.
+
+    pcie: the link of a GPU that its traffic to NICs passes; None: the link inside if that is PCIe,
+    else not known. sharing: its gpus_per_switch, oversubscription and nodes_per_leaf.
+    """
     between = matched(between, links())
     inside = None if inside is None else matched(inside, links())
     far, near = link(between), None if inside is None else link(inside)
@@ -179,7 +189,26 @@ def of_links(
     share = 1.0 if nics_per_node is None else nics_per_node / count
     far = replace(far, bytes_per_s=far.bytes_per_s * share)
     name = between if near is None else f"{inside} and {between}"
-    return Network(name, "links.toml", far, count, near)
+    sharing = _shared(sharing, pcie, inside, share)
+    sharing = replace(sharing, nics_per_node=nics_per_node or 0)
+    return Network(name, "links.toml", far, count, near, sharing=sharing)
+
+
+def _shared(sharing: Sharing, pcie: str | None, inside: str | None, share: float) -> Sharing:
+    """What passes PCIe. share: NICs of a node / its GPUs."""
+    is_inside = inside is not None and inside.startswith(PCIE)
+    if pcie is not None:
+        pcie = matched(pcie, links())
+        if not pcie.startswith(PCIE):
+            known = ", ".join(one for one in links() if one.startswith(PCIE))
+            raise NetworkError(f"pcie: {pcie}: must be one of {known}")
+        if is_inside and pcie != inside:
+            raise NetworkError(f"pcie: {pcie}: GPUs of a node are linked by {inside}: leave it out")
+    name = pcie or (inside if is_inside else None)
+    if sharing.gpus_per_switch and not is_inside:
+        raise NetworkError("gpus_per_switch: needs GPUs linked by PCIe inside a node, as pcie4")
+    rate = 0.0 if name is None else link(name).bytes_per_s * share
+    return replace(sharing, pcie_bytes_per_s=rate, is_inside=is_inside)
 
 
 def load(file: Path) -> Network:

@@ -71,7 +71,7 @@ def scenario_of(
             "hosts_per_leaf": min(hosts, HOSTS_PER_LEAF),
             "spines": min(hosts, HOSTS_PER_LEAF),
             "rate": f"{rate} b/s",
-            "uplink_rate": f"{rate} b/s",
+            "uplink_rate": f"{round(rate / network.sharing.oversubscription)} b/s",
             "queue_bytes": max(QUEUE_BYTES_MIN, 20 * segment_bytes),
         },
         "hosts": {"segment_bytes": segment_bytes, "burst_bytes_max": max(segment_bytes, 65_536)},
