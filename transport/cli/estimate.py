@@ -5,6 +5,7 @@ import click
 from transport.cli.estimate_calibrate import command as calibrate
 from transport.cli.estimate_check import command as check
 from transport.cli.estimate_collective import command as collective
+from transport.cli.estimate_compare import command as compare
 from transport.cli.estimate_hlo import command as hlo
 from transport.cli.estimate_overlap import command as overlap
 from transport.cli.estimate_simulate import command as simulate
@@ -17,5 +18,5 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (calibrate, check, collective, hlo, overlap, simulate, train, tune):
+for one in (calibrate, check, collective, compare, hlo, overlap, simulate, train, tune):
     command.add_command(one)

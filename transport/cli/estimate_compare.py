@@ -1,0 +1,297 @@
+"""`weft estimate compare`: how long systems of accelerators take to sum a model's gradients."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transport.cli.estimate_options import usage_errors
+from transport.cli.options import HTML, FiniteRange, TimeType, output_file
+from transport.cli.output import json_option, print_table, write_file, write_json
+from transport.cli.packages import PAGES, PLOTS, need_packages
+from transport.cli.plots import prepared, save
+from transport.estimate.gpus import EFFICIENCY
+from transport.estimate.names import size_of
+from transport.ground.units import bytes_text, percent, time_text
+
+if TYPE_CHECKING:
+    from transport.estimate.systems import Sync, System
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+PARAMETERS_MAX = 1e15
+HEADS = (
+    *("system", "accelerators", "sum of gradients", "algorithm", "sent by each", "limited by"),
+    *("computation", "hidden", "exposed"),
+)
+COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
+POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+class CountType(click.ParamType[float]):
+    """Parses a number of parameters such as 7e9, 350M or 10B."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip().upper()
+        power = POWERS.get(text[-1:], 1.0)
+        try:
+            found = float(text[:-1] if text[-1:] in POWERS else text) * power
+        except ValueError:
+            self.fail(f"{value}: give a number such as 350M or 10B", param, ctx)
+        if not 1 <= found <= PARAMETERS_MAX:
+            self.fail(f"{value}: must be 1 to {PARAMETERS_MAX:g}", param, ctx)
+        return found
+
+
+@click.command("compare")
+@click.argument("systems", nargs=-1, required=True)
+@click.option(
+    "--model-parameters",
+    "parameters",
+    type=CountType(),
+    default="10B",
+    show_default=True,
+    help="Parameters whose gradients are summed.",
+)
+@click.option(
+    "--gradient-bytes",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 8),
+    help="Bytes of a gradient as it is sent; 2: bf16.",
+)
+@click.option("--compute", "compute_ns", type=TimeType(), help="Computation of a step, as 500ms.")
+@click.option(
+    "--tokens",
+    type=FiniteRange(1, 1e12),
+    help="Tokens of a step on each accelerator, instead of --compute: each computes them at its "
+    "own rate.",
+)
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    default=OPERATIONS,
+    show_default=True,
+    help="Operations to compare for each --size.",
+)
+@click.option("--size", "sizes", metavar="SIZE", multiple=True, help="Also compare operations.")
+@click.option(
+    "--gpus-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="TOML file of your own accelerators.",
+)
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the sums of gradients, as .png or .svg.",
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    type=output_file(*HTML),
+    help="Write one page with all tables and the picture.",
+)
+@json_option
+def command(systems: tuple[str, ...], json_path: str | None, **given: Any) -> None:
+    """Compare how long SYSTEMS take to sum the gradients of a model in data parallelism.
+
+    A system says how many accelerators of which kind there are, and their links: 8 x a100 nvlink3;
+    64 x h100 nvlink4 ethernet-400 8/node; tpu-v4 4x4x4 (a torus). Without links, those that usually
+    join such accelerators are taken.
+
+    Example: weft estimate compare "8 x a100 nvlink3" "tpu-v4 4x4x4" --model-parameters 10B
+    """
+    from transport.estimate.systems import parsed, sync
+
+    plot, page = given["plot"], given["page"]
+    if page is not None:
+        need_packages("--html", PAGES, PLOTS)
+    if plot is not None or page is not None:
+        prepared(plot or Path("page.svg"), "--plot" if plot else "--html")
+    if given["compute_ns"] is not None and given["tokens"] is not None:
+        raise click.UsageError("--compute and --tokens both say how long a step computes: give one")
+    count, each = given["parameters"], given["gradient_bytes"]
+    with usage_errors():
+        found = [parsed(text, given["gpus_file"]) for text in systems]
+        syncs = [sync(one, count, each, given["compute_ns"], given["tokens"]) for one in found]
+        timed = operations_of(found, given["operations"], given["sizes"])
+    if json_path is not None:
+        write_json(_as_json(count, each, syncs, timed), json_path)
+        return
+    tables = [
+        (list(HEADS), [_row(one) for one in syncs]),
+        (list(COST_HEADS), [_cost_row(one) for one in syncs]),
+    ]
+    if timed:
+        tables.append(operations_table(found, timed))
+    lines = _lines(syncs, count, each, given["tokens"] is not None)
+    for heads, rows in tables:
+        print_table(heads, rows)
+        click.echo()
+    for line in lines:
+        click.echo(line)
+    if plot is not None:
+        save(_figure(syncs), f"Sum of the gradients of {_count_text(count)} parameters", plot)
+    if page is not None:
+        _write_page(page, tables, lines, syncs)
+
+
+Timed = list[tuple[str, float, list[float]]]
+
+
+def operations_of(systems: Sequence[System], operations: Sequence[str], sizes: Any) -> Timed:
+    """Operation, bytes of the buffer, and its time in ns on each system."""
+    made: Timed = []
+    for operation in operations:
+        for size in sizes:
+            try:
+                count = float(size_of(size))
+            except ValueError as error:
+                raise click.UsageError(f"--size: {error}") from None
+            ones = [one.estimate(operation, count) for one in systems]
+            made.append((ones[0].operation, count, [one.time_ns for one in ones]))
+    return made
+
+
+def operations_table(systems: Sequence[System], timed: Timed) -> tuple[list[str], list[list[str]]]:
+    """The times on each system, and how many times that of the first one each of the others is."""
+    heads = ["operation", "size", *(one.name for one in systems)]
+    rows = []
+    for operation, size, times in timed:
+        more = [f"{time_text(one)} ({one / times[0]:.3g} x)" for one in times[1:] if times[0]]
+        rows.append([operation, bytes_text(size), time_text(times[0]), *more])
+    return heads, rows
+
+
+def _row(one: Sync) -> list[str]:
+    exposed_ns = None if one.hidden_ns is None else one.estimate.time_ns - one.hidden_ns
+    return [
+        one.system.name,
+        str(one.system.chips),
+        time_text(one.estimate.time_ns),
+        one.estimate.algorithm,
+        bytes_text(one.sent_bytes),
+        one.estimate.limited_by,
+        _known(one.compute_ns, time_text),
+        _known(one.hidden_ns, time_text),
+        _known(exposed_ns, time_text),
+    ]
+
+
+def _cost_row(one: Sync) -> list[str]:
+    facts, chips = one.system.gpu.facts, one.system.chips
+    price = facts.price
+    return [
+        one.system.name,
+        bytes_text(one.needed_bytes),
+        bytes_text(one.system.gpu.memory_bytes),
+        one.fits,
+        _known(facts.power_w, lambda watts: f"{watts * chips / 1e3:.3g} kW"),
+        "?" if price is None else f"{price.dollars_per_hour * chips:,.2f} $ ({price.date})",
+    ]
+
+
+def _known(value: float | None, text: Callable[[float], str]) -> str:
+    return "?" if value is None else text(value)
+
+
+def _count_text(count: float) -> str:
+    return f"{count / 1e9:g} billion" if count >= 1e9 else f"{count / 1e6:g} million"
+
+
+def _lines(syncs: Sequence[Sync], count: float, each: int, by_tokens: bool) -> list[str]:
+    lines = [
+        f"gradients of {_count_text(count)} parameters, {each} bytes each; state: 16 bytes a "
+        "parameter (mixed precision, Adam), without activations",
+        "fits: whole: on each accelerator; split: among all of a system (FSDP)",
+        "note: not measured: rates are those of data sheets and of NCCL's own model",
+    ]
+    if any(one.compute_ns is not None for one in syncs):
+        lines.append("note: hidden, at most: sums run beside backward, two thirds of computation")
+    if by_tokens:
+        share = percent(EFFICIENCY, 0)
+        lines.append(f"note: products are assumed to reach {share} of each accelerator's peak")
+    lines += [
+        f"note: {one.system.name}: all in one domain, without a network between nodes"
+        for one in syncs
+        if one.system.is_one_domain
+    ]
+    if any(one.system.torus is not None for one in syncs):
+        lines.append("note: torus: the latency of a call is not known and not in the times")
+    return lines
+
+
+def _as_json(count: float, each: int, syncs: Sequence[Sync], timed: Timed) -> dict[str, Any]:
+    return {
+        "parameters": count,
+        "gradient_bytes": each,
+        "systems": [
+            {
+                "system": one.system.name,
+                "gpu": asdict(one.system.gpu),
+                "accelerators": one.system.chips,
+                "all_reduce": asdict(one.estimate),
+                "sent_bytes": one.sent_bytes,
+                "between_bytes": one.between_bytes,
+                "compute_ns": one.compute_ns,
+                "hidden_ns": one.hidden_ns,
+                "state_bytes": one.needed_bytes,
+                "split_bytes": one.split_bytes,
+                "fits": one.fits,
+            }
+            for one in syncs
+        ],
+        "operations": [
+            {"operation": operation, "size_bytes": size, "times_ns": times}
+            for operation, size, times in timed
+        ],
+    }
+
+
+def _figure(syncs: Sequence[Sync]) -> Any:
+    """Bars of the sum of gradients on each system; its hidden part is lighter, if it is known."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 1.2 + 0.5 * len(syncs)))
+    axes = figure.subplots()
+    names = [one.system.name for one in syncs]
+    hidden = [(one.hidden_ns or 0.0) / 1e6 for one in syncs]
+    exposed = [one.estimate.time_ns / 1e6 - part for one, part in zip(syncs, hidden, strict=True)]
+    rows = range(len(syncs))
+    axes.barh(rows, exposed, color="C0", label="exposed" if any(hidden) else "sum")
+    if any(hidden):
+        axes.barh(rows, hidden, left=exposed, color="C0", alpha=0.35, label="hidden, at most")
+        axes.legend(fontsize=8)
+    axes.set_yticks(rows, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms")
+    figure.tight_layout()
+    return figure
+
+
+def _write_page(page: Path, tables: Any, lines: Sequence[str], syncs: Sequence[Sync]) -> None:
+    from transport import pages
+
+    rendered = pages.rendered(
+        "estimate_compare.html",
+        title="Sums of gradients",
+        command=shlex.join(["weft", *sys.argv[1:]]),
+        tables=tables,
+        lines=lines,
+        picture=pages.plot(_figure(syncs)),
+    )
+    write_file(page, rendered)
+    click.echo(f"wrote {page}", err=True)
