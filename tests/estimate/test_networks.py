@@ -3,10 +3,20 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from transport.cli import weft
 from transport.estimate.gpu_profiles import GpuError
 from transport.estimate.gpus import gpu, names
-from transport.estimate.networks import NetworkError, about_links, links, load, of_links
+from transport.estimate.networks import (
+    FILE_BYTES_MAX,
+    NetworkError,
+    about_links,
+    links,
+    load,
+    of_links,
+    with_file,
+)
 
 GOOD = """
 name = "mine"
@@ -71,6 +81,52 @@ def test_load__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> No
     file.write_text(text)
     with pytest.raises(NetworkError) as caught:
         load(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+OWN = """
+[wire]
+bytes_per_s = 300e9
+latency = "nvlink"
+about = "ours"
+[hop]
+bytes_per_s = 20e9
+latency = "torus"
+"""
+
+
+def test_with_file__adds_links_of_the_user(tmp_path: Path) -> None:
+    file = tmp_path / "links.toml"
+    file.write_text(OWN)
+    known = with_file(file)
+    assert known["wire"].protocols == links()["nvlink4"].protocols
+    network = of_links("ethernet-400", "Wire", 4, known=known)
+    assert network.inside is not None
+    assert (network.inside.bytes_per_s, network.name) == (300e9, "wire and ethernet-400")
+    words = ["estimate", "collective", "all_reduce", "1GB", "--links-file", str(file)]
+    for more in (["--inside", "wire"], ["--torus", "4x4", "--link", "hop"]):
+        assert CliRunner().invoke(weft, [*words, *more]).exit_code == 0
+    words = ["estimate", "compare", "8 x a100 wire", "a100 hop 4x4", "--links-file", str(file)]
+    assert CliRunner().invoke(weft, words).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wire = 3", "wire: missing: give a [wire] table"),
+        (OWN.replace('"nvlink"', '"string"'), "wire.latency: string: must be one of nvlink, pcie"),
+        (OWN.replace("300e9", "-1"), "wire.bytes_per_s: -1: must be 1 to"),
+        (OWN.replace("about", "color"), "unknown key wire.color"),
+        (OWN + "#" * FILE_BYTES_MAX, "at most 1,048,576 are read"),
+        ("[", "is not TOML"),
+    ],
+)
+def test_with_file__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "links.toml"
+    file.write_text(text)
+    with pytest.raises(NetworkError) as caught:
+        with_file(file)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -124,7 +124,7 @@ def test_pcie__more_nodes_never_speed_up_an_all_to_all(name: str, count: int) ->
     ("words", "said"),
     [
         (["--pcie", "nvlink4"], "pcie: nvlink4: must be one of pcie3, pcie4, pcie5"),
-        (["--pcie", "pcie4", "--inside", "pcie3"], "are linked by pcie3: leave it out"),
+        (["--pcie", "pcie4", "--inside", "pcie3"], "are linked by another one: leave it out"),
         (["--gpus-per-switch", "4"], "needs GPUs linked by PCIe inside a node"),
         (["--nodes-per-leaf", "4"], "--nodes-per-leaf needs --oversubscription"),
         (["--oversubscription", "0.5"], "0.5 is not in the range"),

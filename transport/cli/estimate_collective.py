@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,7 +89,7 @@ def command(
         sizes = (*more_sizes, *(sizes if _was_given("sizes") else ()))
     torus = {key: given.pop(key) for key in ("shape", "link", "axes")}
     if torus["shape"] is not None:
-        _show_torus(operation, sizes, json_path, **torus)
+        _show_torus(operation, sizes, json_path, links_file=given["links_file"], **torus)
         return
     for key in ("link", "axes"):
         if torus[key] is not None:
@@ -136,7 +137,10 @@ def _show_network(
 
 
 # Options that describe another network than a torus.
-OTHERS = ("ranks", "algorithm", "network_file", *LINK_OPTIONS)
+OTHERS = (
+    *("ranks", "algorithm", "network_file"),
+    *(one for one in LINK_OPTIONS if one != "links_file"),
+)
 
 
 def _show_torus(
@@ -146,6 +150,7 @@ def _show_torus(
     shape: str,
     link: str | None,
     axes: str | None,
+    links_file: Path | None,
 ) -> None:
     from dataclasses import asdict
 
@@ -157,7 +162,8 @@ def _show_torus(
     if link is None:
         raise click.UsageError("--torus needs --link: the link between neighbours, such as tpu-v4")
     with usage_errors():
-        whole, one_link = torus.parsed(shape), networks.link(link)
+        known = networks.with_file(links_file)
+        whole, one_link = torus.parsed(shape), networks.link(link, known)
         used = whole if axes is None else whole.along(axes)
         made = [torus.estimate(used, one_link, operation, _bytes(size)) for size in sizes]
     if json_path is not None:
@@ -167,7 +173,9 @@ def _show_torus(
         return
     print_table(HEADS, [_row(one, extrapolated=False) for one in made])
     words = "" if axes is None else f" along {', '.join(one.name for one in used.axes)}"
-    click.echo(f"torus: {whole} of {matched(link, networks.links())}{words}; numbers of links.toml")
+    name = matched(link, known)
+    source = "links.toml" if name in networks.links() else str(links_file)
+    click.echo(f"torus: {whole} of {name}{words}; numbers of {source}")
     click.echo("note: not measured; the latency of a call is not known and not in the times")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transport.cli.estimate_options import usage_errors
+from transport.cli.estimate_options import links_file_option, usage_errors
 from transport.cli.options import HTML, FiniteRange, TimeType, output_file
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
@@ -91,6 +91,7 @@ class CountType(click.ParamType[float]):
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="TOML file of your own accelerators.",
 )
+@links_file_option
 @click.option(
     "--plot",
     metavar="FILE",
@@ -125,7 +126,7 @@ def command(systems: tuple[str, ...], json_path: str | None, **given: Any) -> No
         raise click.UsageError("--compute and --tokens both say how long a step computes: give one")
     count, each = given["parameters"], given["gradient_bytes"]
     with usage_errors():
-        found = [parsed(text, given["gpus_file"]) for text in systems]
+        found = [parsed(text, given["gpus_file"], given["links_file"]) for text in systems]
         syncs = [sync(one, count, each, given["compute_ns"], given["tokens"]) for one in found]
         timed = operations_of(found, given["operations"], given["sizes"])
     if json_path is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHARING_OPTIONS = ("gpus_per_switch", "oversubscription", "nodes_per_leaf")
 LINK_OPTIONS = (
-    *("between", "inside", "gpus_per_node", "nics_per_node", "pcie"),
+    *("between", "inside", "gpus_per_node", "nics_per_node", "pcie", "links_file"),
     *SHARING_OPTIONS,
 )
 # Field of a training plan -> the option that sets it, if their names differ.
@@ -68,6 +68,12 @@ def gpu_of(given: dict[str, Any]) -> Gpu:
     return gpu(name, efficiency or EFFICIENCY, file)
 
 
+links_file_option = click.option(
+    "--links-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="TOML file of your own links, which the options may name.",
+)
 SHARED = (
     click.option(
         "--pcie",
@@ -122,6 +128,7 @@ def network_options(command: Command) -> Command:
                 "--nics-per-node", type=click.IntRange(1), help="NICs per node; default: one a GPU."
             ),
             *SHARED,
+            links_file_option,
             click.option(
                 "--network",
                 "network_file",
@@ -137,11 +144,12 @@ def network_options(command: Command) -> Command:
 
 def network_of(given: dict[str, Any]) -> Network:
     """The network that the options describe; takes them out of `given`."""
-    from transport.estimate.networks import load, of_links
+    from transport.estimate.networks import load, of_links, with_file
     from transport.estimate.sharing import Sharing
 
     between, inside, file = (given.pop(name) for name in ("between", "inside", "network_file"))
     gpus, nics, pcie = (given.pop(name) for name in ("gpus_per_node", "nics_per_node", "pcie"))
+    links_file = given.pop("links_file")
     shared = {name: given.pop(name) for name in SHARING_OPTIONS}
     source = click.get_current_context().get_parameter_source
     said = [name for name in LINK_OPTIONS if source(name) is ParameterSource.COMMANDLINE]
@@ -157,7 +165,7 @@ def network_of(given: dict[str, Any]) -> Network:
         if file is not None:
             return load(file)
         sharing = Sharing(**{name: one for name, one in shared.items() if one is not None})
-        return of_links(between, inside, gpus, nics, pcie, sharing)
+        return of_links(between, inside, gpus, nics, pcie, sharing, with_file(links_file))
 
 
 def _option(name: str) -> str:

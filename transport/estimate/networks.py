@@ -19,7 +19,9 @@ from transport.ground import toml
 from transport.ground.units import bytes_text
 
 LINKS = Path(__file__).parent / "links.toml"
-PCIE = "pcie"  # names of PCIe links begin with it
+# Kinds of links, which have their latencies in links.toml; a network joins nodes.
+KINDS = ("nvlink", "pcie", "network", "torus")
+FILE_BYTES_MAX = 1 << 20
 
 
 class NetworkError(ValueError):
@@ -56,13 +58,18 @@ class Link:
     """bytes_per_s: the rate of one GPU's link in one direction.
 
     launch_ns: the least time between operations that follow each other, which the host needs to
-    launch one. is_of_torus: the rate is that of one of an accelerator's links to its neighbours.
+    launch one. kind: one of KINDS; "": not known, as of a measured link. Of a torus, the rate is
+    that of one of an accelerator's links to its neighbours.
     """
 
     bytes_per_s: float
     protocols: tuple[Protocol, ...]
     launch_ns: float = 0.0
-    is_of_torus: bool = False
+    kind: str = ""
+
+    @property
+    def is_of_torus(self) -> bool:
+        return self.kind == "torus"
 
     def protocol(self, name: str) -> Protocol | None:
         return next((one for one in self.protocols if one.name == name), None)
@@ -134,17 +141,55 @@ class Network:
 
 
 @cache
+def _latencies() -> dict[str, tuple[Protocol, ...]]:
+    """Kind of link -> its protocols."""
+    tables = toml.read(LINKS)["latencies"]
+    return {kind: tuple(Protocol(**each) for each in tables[kind]) for kind in KINDS}
+
+
+@cache
 def links() -> dict[str, Link]:
     """The shipped links by name."""
-    tables = toml.read(LINKS)
     return {
         one["name"]: Link(
-            float(one["bytes_per_s"]),
-            tuple(Protocol(**each) for each in tables["latencies"][one["latency"]]),
-            is_of_torus=bool(one.get("torus", False)),
+            float(one["bytes_per_s"]), _latencies()[one["latency"]], kind=one["latency"]
         )
-        for one in tables["links"]
+        for one in toml.read(LINKS)["links"]
     }
+
+
+def with_file(file: Path | None) -> dict[str, Link]:
+    """The shipped links and those of a user's file, which come before shipped ones of that name.
+
+    The file has a table for each link: bytes_per_s of one accelerator in one direction (of one of
+    its links, in a torus), latency: the kind of link whose latencies it has, and, if one likes,
+    about. NetworkError: what is wrong, in one line.
+    """
+    if file is None:
+        return links()
+    try:
+        size = file.stat().st_size
+        if size > FILE_BYTES_MAX:
+            raise NetworkError(f"{file} is {size:,} bytes; at most {FILE_BYTES_MAX:,} are read")
+        tables = toml.read(file)
+    except OSError as error:
+        raise NetworkError(f"cannot read {file}: {error.strerror}") from None
+    except toml.TomlError as error:
+        raise NetworkError(str(error)) from None
+    try:
+        return {**links(), **{name: _own_link(tables, name) for name in tables}}
+    except NetworkError as error:
+        raise NetworkError(f"{file}: {error}") from None
+
+
+def _own_link(tables: Mapping[str, Any], name: str) -> Link:
+    table = _table(tables, name)
+    _known_keys(table, {"bytes_per_s", "latency", "about"}, f"{name}.")
+    kind = _text(table, "latency", f"{name}.")
+    if kind not in KINDS:
+        raise NetworkError(f"{name}.latency: {kind}: must be one of {', '.join(KINDS)}")
+    rate = _number(table, "bytes_per_s", None, 1, where=f"{name}.")
+    return Link(rate, _latencies()[kind], kind=kind)
 
 
 def about_links() -> dict[str, str]:
@@ -153,11 +198,13 @@ def about_links() -> dict[str, str]:
     return {one["name"]: one["about"] for one in tables["links"]}
 
 
-def link(name: str) -> Link:
-    name = matched(name, links())
-    if name not in links():
-        raise NetworkError(f"no link {name}: known are {', '.join(links())}")
-    return links()[name]
+def link(name: str, known: Mapping[str, Link] | None = None) -> Link:
+    """A link by its name. known: all links; None: the shipped ones."""
+    known = links() if known is None else known
+    name = matched(name, known)
+    if name not in known:
+        raise NetworkError(f"no link {name}: known are {', '.join(known)}")
+    return known[name]
 
 
 def of_links(
@@ -167,15 +214,18 @@ def of_links(
     nics_per_node: int | None = None,
     pcie: str | None = None,
     sharing: Sharing = NOTHING,
+    known: Mapping[str, Link] | None = None,
 ) -> Network:
-    """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU.
+    """A network of links. nics_per_node: NICs of a node; None: one for each GPU.
 
     pcie: the link of a GPU that its traffic to NICs passes; None: the link inside if that is PCIe,
-    else not known. sharing: its gpus_per_switch, oversubscription and nodes_per_leaf.
+    else not known. sharing: its gpus_per_switch, oversubscription and nodes_per_leaf. known: all
+    links; None: the shipped ones.
     """
-    between = matched(between, links())
-    inside = None if inside is None else matched(inside, links())
-    far, near = link(between), None if inside is None else link(inside)
+    known = links() if known is None else known
+    between = matched(between, known)
+    inside = None if inside is None else matched(inside, known)
+    far, near = link(between, known), None if inside is None else link(inside, known)
     for name, one in ((between, far), (inside, near)):
         if one is not None and one.is_of_torus:
             raise NetworkError(f"{name} links the neighbours of a torus: say its shape (--torus)")
@@ -189,26 +239,33 @@ def of_links(
     share = 1.0 if nics_per_node is None else nics_per_node / count
     far = replace(far, bytes_per_s=far.bytes_per_s * share)
     name = between if near is None else f"{inside} and {between}"
-    sharing = _shared(sharing, pcie, inside, share)
-    sharing = replace(sharing, nics_per_node=nics_per_node or 0)
-    return Network(name, "links.toml", far, count, near, sharing=sharing)
-
-
-def _shared(sharing: Sharing, pcie: str | None, inside: str | None, share: float) -> Sharing:
-    """What passes PCIe. share: NICs of a node / its GPUs."""
-    is_inside = inside is not None and inside.startswith(PCIE)
-    if pcie is not None:
-        pcie = matched(pcie, links())
-        if not pcie.startswith(PCIE):
-            known = ", ".join(one for one in links() if one.startswith(PCIE))
-            raise NetworkError(f"pcie: {pcie}: must be one of {known}")
-        if is_inside and pcie != inside:
-            raise NetworkError(f"pcie: {pcie}: GPUs of a node are linked by {inside}: leave it out")
-    name = pcie or (inside if is_inside else None)
+    host = _pcie(pcie, near, known)
+    is_inside = near is not None and near.kind == "pcie"
     if sharing.gpus_per_switch and not is_inside:
         raise NetworkError("gpus_per_switch: needs GPUs linked by PCIe inside a node, as pcie4")
-    rate = 0.0 if name is None else link(name).bytes_per_s * share
-    return replace(sharing, pcie_bytes_per_s=rate, is_inside=is_inside)
+    sharing = replace(
+        sharing,
+        pcie_bytes_per_s=0.0 if host is None else host.bytes_per_s * share,
+        is_inside=is_inside,
+        nics_per_node=nics_per_node or 0,
+    )
+    own = [one for one in (between, inside) if one is not None and one not in links()]
+    source = "links.toml" if not own else "links.toml and your own file"
+    return Network(name, source, far, count, near, sharing=sharing)
+
+
+def _pcie(name: str | None, inside: Link | None, known: Mapping[str, Link]) -> Link | None:
+    """The PCIe link of a GPU: the named one, or that inside a node; None: not known."""
+    near = inside if inside is not None and inside.kind == "pcie" else None
+    if name is None:
+        return near
+    found = link(name, known)
+    if found.kind != "pcie":
+        names = ", ".join(one for one, each in known.items() if each.kind == "pcie")
+        raise NetworkError(f"pcie: {name}: must be one of {names}")
+    if near is not None and near != found:
+        raise NetworkError(f"pcie: {name}: GPUs of a node are linked by another one: leave it out")
+    return found
 
 
 def load(file: Path) -> Network:

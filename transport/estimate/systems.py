@@ -15,10 +15,9 @@ from transport.estimate.collectives import Estimate, ShapeError, estimate
 from transport.estimate.gpu_profiles import GpuError, read
 from transport.estimate.gpus import Gpu, gpu
 from transport.estimate.names import matched
-from transport.estimate.networks import Link, Network, link, links, of_links
+from transport.estimate.networks import Link, Network, link, of_links, with_file
 from transport.estimate.plan import RANKS_MAX
 
-NETWORKS = ("ethernet", "infiniband")  # kinds of links that join nodes; others are inside a node
 GPUS_PER_NODE = 8
 # The largest NVLink domain of the shipped profiles: GB200 NVL72.
 DOMAIN_MAX = 72
@@ -56,9 +55,12 @@ class System:
         return network is not None and GPUS_PER_NODE < self.chips <= network.gpus_per_node
 
 
-def parsed(text: str, file: Path | None = None) -> System:
-    """The system of a text. file: a user's accelerators. ShapeError, GpuError: what is wrong."""
-    words = _Words(text, file)
+def parsed(text: str, file: Path | None = None, links_file: Path | None = None) -> System:
+    """The system of a text. file, links_file: a user's accelerators and links.
+
+    ShapeError, GpuError, NetworkError: what is wrong, in one line.
+    """
+    words = _Words(text, file, with_file(links_file))
     if words.shape is not None:
         return _on_torus(text, words)
     if words.chips is None:
@@ -67,8 +69,8 @@ def parsed(text: str, file: Path | None = None) -> System:
     if inside is None and between is None and words.gpu.facts.links:
         inside = words.gpu.facts.links[0]
     if inside is None and between is None:
-        raise ShapeError(f"{text}: what links the accelerators? Name a link: {', '.join(links())}")
-    if inside is not None and link(inside).is_of_torus:
+        raise ShapeError(f"{text}: what links the accelerators? Name a link, such as nvlink4")
+    if inside is not None and link(inside, words.links).is_of_torus:
         raise ShapeError(f"{text}: {inside} needs the shape of the torus, such as 4x4x4")
     if between is None and words.chips > (words.each or DOMAIN_MAX):
         raise ShapeError(
@@ -78,7 +80,7 @@ def parsed(text: str, file: Path | None = None) -> System:
     each = words.each or (GPUS_PER_NODE if between is not None else words.chips)
     if inside is not None and words.chips > each and words.chips % each:
         raise ShapeError(f"{text}: must be a multiple of the {each} of a node, or less")
-    network = of_links(between or "ethernet-400", inside, each)
+    network = of_links(between or "ethernet-400", inside, each, known=words.links)
     return System(text, words.gpu, words.chips, network)
 
 
@@ -92,13 +94,14 @@ def _on_torus(text: str, words: _Words) -> System:
     name = words.inside or next(iter(words.gpu.facts.links), None)
     if name is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as tpu-v4")
-    return System(text, words.gpu, shape.chips, torus=shape, link=link(name))
+    return System(text, words.gpu, shape.chips, torus=shape, link=link(name, words.links))
 
 
 class _Words:
     """The words of a text, told apart by their form and by the names that are known."""
 
-    def __init__(self, text: str, file: Path | None) -> None:
+    def __init__(self, text: str, file: Path | None, links: dict[str, Link]) -> None:
+        self.links = links
         self.chips: int | None = None
         self.each: int | None = None
         self.shape: str | None = None
@@ -127,10 +130,10 @@ class _Words:
         self.gpu = found
 
     def _take_link(self, text: str, word: str) -> None:
-        name = matched(word, links())
-        if name not in links():
+        name = matched(word, self.links)
+        if name not in self.links:
             raise ShapeError(f"{text}: {word} is neither an accelerator nor a link")
-        kind = "between" if name.startswith(NETWORKS) else "inside"
+        kind = "between" if self.links[name].kind == "network" else "inside"
         if getattr(self, kind) is not None:
             raise ShapeError(f"{text}: two links {kind} nodes: leave one out")
         setattr(self, kind, name)
