@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from transport.estimate import collectives
 from transport.estimate.collectives import ShapeError
 from transport.estimate.networks import Link, Network, NetworkError, Protocol, link, of_links
 from transport.estimate.torus import OPERATIONS, Axis, Torus, estimate, parsed, terms
+from transport.estimate.twisted import loads, neighbours
 
 GB = 10**9
 PLAIN = Link(GB, (Protocol("only", 0, 0, 1.0),))
@@ -96,6 +98,41 @@ def test_estimate__published_all_reduce_of_tpu_v4() -> None:
     assert 2e12 * (pod.chips - 1) / found.bytes_ns * 1e9 == pytest.approx(1.1e15, rel=0.01)
 
 
+@pytest.mark.parametrize("lengths", [(4, 4, 8), (8, 4, 4), (4, 8, 8), (3, 3, 6), (8, 8, 16)])
+def test_twisted__loads_all_links_equally(lengths: tuple[int, ...]) -> None:
+    """Messages from one chip to all, split over all shortest ways, by link."""
+    start: tuple[int, ...] = (0, 0, 0)
+    hops, ways, order = {start: 0}, {start: 1}, [start]
+    for chip in order:
+        for near in neighbours(chip, lengths).values():
+            if near not in hops:
+                hops[near], ways[near] = hops[chip] + 1, 0
+                order.append(near)
+            if hops[near] == hops[chip] + 1:
+                ways[near] += ways[chip]
+    carried = dict.fromkeys(order, 1.0)
+    load: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for chip in reversed(order[1:]):
+        for (axis, way), before in neighbours(chip, lengths).items():
+            if hops[before] == hops[chip] - 1:
+                part = carried[chip] * ways[before] / ways[chip]
+                load[axis, -way] += part
+                carried[before] += part
+    each, diameter = loads(lengths)
+    assert list(load.values()) == pytest.approx([each * len(order)] * 6)
+    assert diameter == max(hops.values())
+
+
+def test_twisted__speeds_up_an_all_to_all_only() -> None:
+    """By 1.75 for 4x4x8 and 1.39 for 4x8x8: the sum of distances over 6 links, 220/3 and 184."""
+    for shape, factor in (("4x4x8", 128 / (220 / 3)), ("4x8x8", 256 / 184)):
+        plain, twisted = parsed(shape), parsed(f"{shape}:twisted")
+        times = [estimate(one, PLAIN, "all_to_all", GB).time_ns for one in (plain, twisted)]
+        assert times[0] / times[1] == pytest.approx(factor)
+        sums = [estimate(one, PLAIN, "all_reduce", GB).time_ns for one in (plain, twisted)]
+        assert sums[0] == sums[1]
+
+
 @given(st.integers(3, 64), st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), sizes)
 def test_ring__is_a_torus_of_one_dimension(ranks: int, operation: str, size: float) -> None:
     """The ring of a switch sends one way with the rate of both links of the torus."""
@@ -131,7 +168,9 @@ def test_estimate__wrap_around_never_hurts(torus: Torus, operation: str, size: f
     assert estimate(closed, SLOW, operation, size).time_ns <= slower * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("text", ["4x4x8", "4x4x8:open", "4x4x8:open=z", "2x4:open=x", "7"])
+@pytest.mark.parametrize(
+    "text", ["4x4x8", "4x4x8:open", "4x4x8:open=z", "2x4:open=x", "7", "8x4x4:twisted"]
+)
 def test_parsed__and_written_are_the_same(text: str) -> None:
     assert str(parsed(text)) == text
 
@@ -145,7 +184,10 @@ def test_parsed__and_written_are_the_same(text: str) -> None:
         ("4x4:open=z", "its axes are x,y"),
         ("0x4", "0 accelerators"),
         ("9999999x9999999", "give 1 to"),
-        ("4x4:twisted", "give up to 4 lengths"),
+        ("4x4:twisted", "a twisted torus has the lengths k, k, 2k"),
+        ("4x4x16:twisted", "a twisted torus has the lengths k, k, 2k"),
+        ("32x64x64:twisted", "at most 32,768 accelerators"),
+        ("4x4x8:open:twisted", "give up to 4 lengths"),
     ],
 )
 def test_parsed__mistakes_are_one_line(text: str, said: str) -> None:
@@ -155,6 +197,8 @@ def test_parsed__mistakes_are_one_line(text: str, said: str) -> None:
 
 def test_along__some_axes() -> None:
     assert str(parsed("4x5x6:open=z").along("z, X")) == "6x4:open=z"
+    with pytest.raises(ShapeError, match="cannot be used alone"):
+        parsed("4x4x8:twisted").along("x")
     for wrong in ("w", "x,x", ""):
         with pytest.raises(ShapeError, match="must be different ones of x,y"):
             parsed("4x4").along(wrong)

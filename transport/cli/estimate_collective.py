@@ -39,7 +39,7 @@ HEADS = (
     "shape",
     metavar="SHAPE",
     help="Accelerators with links to their neighbours, such as 4x4x8; 4x4x8:open and 4x4x8:open=z "
-    "have no wrap-around on all axes or on some.",
+    "have no wrap-around on all axes or on some; 4x4x8:twisted is a twisted torus.",
 )
 @click.option(
     "--link",

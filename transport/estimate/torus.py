@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from transport.estimate.collectives import Estimate, ShapeError, Terms
 from transport.estimate.names import matched
 from transport.estimate.networks import Link
+from transport.estimate.twisted import CHIPS_MAX as TWISTED_MAX, is_possible, loads
 
 AXES = "xyzw"
 CHIPS_MAX = 1 << 20
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # passes of the data on rings
-_SHAPE = re.compile(r"(\d{1,7}(?:x\d{1,7}){0,3})(?::open(?:=([xyzw](?:,[xyzw])*))?)?")
+_SHAPE = re.compile(r"(\d{1,7}(?:x\d{1,7}){0,3})(?:(:twisted)|(:open)(?:=([xyzw](?:,[xyzw])*))?)?")
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,40 @@ class Axis:
 
 @dataclass(frozen=True)
 class Torus:
-    """The axes, of which a collective may use some: it then runs in each line along them."""
+    """The axes, of which a collective may use some: it then runs in each line along them.
+
+    is_twisted: wrap-around links of short axes also lead along the long ones (twisted.py).
+    """
 
     axes: tuple[Axis, ...]
+    is_twisted: bool = False
 
     @property
     def chips(self) -> int:
         return math.prod(one.length for one in self.axes)
 
+    @property
+    def hops(self) -> int:
+        """Hops between the accelerators that are farthest apart."""
+        if self.is_twisted:
+            return self._loads[1]
+        return sum(one.hops for one in self.axes)
+
+    @property
+    def crossing(self) -> float:
+        """What the busiest link carries of an all-to-all, in parts of what each sends to all."""
+        if self.is_twisted:
+            return self._loads[0]
+        return max(one.crossing for one in self.axes)
+
+    @property
+    def _loads(self) -> tuple[float, int]:
+        return loads(tuple(one.length for one in self.axes))
+
     def along(self, names: str) -> Torus:
         """The torus of some axes, given as "x" or "x,y". ShapeError: it has no such axis."""
+        if self.is_twisted:
+            raise ShapeError(f"axes: {names}: the axes of a twisted torus cannot be used alone")
         found = {one.name: one for one in self.axes}
         chosen = [one.strip().lower() for one in names.split(",")]
         if not set(chosen) <= set(found) or len(set(chosen)) < len(chosen):
@@ -76,29 +101,40 @@ class Torus:
     def __str__(self) -> str:
         lengths = "x".join(str(one.length) for one in self.axes)
         opened = [one.name for one in self.axes if not one.is_closed]
+        if self.is_twisted:
+            return f"{lengths}:twisted"
         if not opened:
             return lengths
         return f"{lengths}:open" + (f"={','.join(opened)}" if len(opened) < len(self.axes) else "")
 
 
 def parsed(text: str) -> Torus:
-    """The torus of a text: 4x4x8, 4x4x8:open (a mesh) or 4x4x8:open=z. ShapeError: wrong text."""
+    """The torus of a text: 4x4x8, 4x4x8:open (a mesh), 4x4x8:open=z or 4x4x8:twisted.
+
+    ShapeError: what is wrong, in one line.
+    """
     match = _SHAPE.fullmatch(text.strip().lower())
     if match is None:
         raise ShapeError(
             f"torus: {text}: give up to 4 lengths, such as 4x4x8, and :open or :open=z for axes "
-            "without wrap-around"
+            "without wrap-around, or :twisted"
         )
     lengths = [int(one) for one in match[1].split("x")]
     names = AXES[: len(lengths)]
-    opened = match[2].split(",") if match[2] else list(names if ":open" in text.lower() else "")
+    opened = match[4].split(",") if match[4] else list(names if match[3] else "")
     if not set(opened) <= set(names):
         raise ShapeError(f"torus: {text}: its axes are {','.join(names)}")
     torus = Torus(
-        tuple(Axis(*each, each[0] not in opened) for each in zip(names, lengths, strict=True))
+        tuple(Axis(*each, each[0] not in opened) for each in zip(names, lengths, strict=True)),
+        is_twisted=match[2] is not None,
     )
     if not 1 <= torus.chips <= CHIPS_MAX:
         raise ShapeError(f"torus: {text}: {torus.chips:,} accelerators: give 1 to {CHIPS_MAX:,}")
+    if torus.is_twisted and not (is_possible(lengths) and torus.chips <= TWISTED_MAX):
+        raise ShapeError(
+            f"torus: {text}: a twisted torus has the lengths k, k, 2k or k, 2k, 2k, with k of 3 or "
+            f"more, and at most {TWISTED_MAX:,} accelerators"
+        )
     return torus
 
 
@@ -112,13 +148,12 @@ def terms(torus: Torus, operation: str, size_bytes: float) -> Terms:
     chips, ways = torus.chips, sum(one.ways for one in torus.axes)
     if chips == 1:
         return Terms(0, 0, 0, 0)
-    hops = sum(one.hops for one in torus.axes)
     if operation == "send":
         return Terms(1, 0, size_bytes, 0)
     if operation == "all_to_all":
-        return Terms(hops, 0, size_bytes * max(one.crossing for one in torus.axes), 0)
+        return Terms(torus.hops, 0, size_bytes * torus.crossing, 0)
     rounds = ROUNDS[operation]
-    return Terms(rounds * hops, 0, rounds * size_bytes * (chips - 1) / chips / ways, 0)
+    return Terms(rounds * torus.hops, 0, rounds * size_bytes * (chips - 1) / chips / ways, 0)
 
 
 def estimate(torus: Torus, link: Link, operation: str, size_bytes: float) -> Estimate:
