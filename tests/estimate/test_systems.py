@@ -23,7 +23,8 @@ def run(*words: str | Path) -> Result:
         ("8 x a100 nvlink3", "a100-80", 8, "nvlink3 and ethernet-400"),
         ("8x A100-40", "a100-40", 8, "nvlink3 and ethernet-400"),
         ("64 h100 NVLink4 InfiniBand-400", "h100", 64, "nvlink4 and infiniband-400"),
-        ("4 x l40s ethernet-100", "l40s", 4, "ethernet-100"),
+        ("4 x l40s ethernet-100", "l40s", 4, "pcie4 and ethernet-100"),
+        ("tpu-v4 4x4x8:twisted", "tpu-v4", 128, "4x4x8:twisted"),
         ("tpu-v4 4x4x4", "tpu-v4", 64, "4x4x4"),
         ("16 x trainium2 4x4", "trainium2", 16, "4x4"),
         ("h100 nvlink4 4x4:open", "h100", 16, "4x4:open"),
@@ -55,12 +56,12 @@ def test_parsed__nodes() -> None:
         ("8 x nvlink3", "which accelerator"),
         ("a100 nvlink3", "how many accelerators"),
         ("0 x a100", "give 1 to"),
-        ("8 x a100 pigeons", "pigeons is neither an accelerator nor a link"),
+        ("8 x a100 pigeons", "pigeons is neither an accelerator (v100-16"),
         ("8 x a100 nvlink3 nvlink4", "two links inside nodes"),
         ("8 x tpu-v4", "needs the shape of the torus"),
         ("8 x tpu-v4 4x4", "4x4 has 16 accelerators"),
         ("tpu-v4 4x4 ethernet-400", "a torus has no nodes"),
-        ("tpu-v4 4by4", "neither an accelerator nor a link"),
+        ("tpu-v4 4by4", "neither an accelerator (v100-16"),
         ("80 x h100", "80 are not one node"),
         ("12 x h100 nvlink4 ethernet-400", "must be a multiple of the 8 of a node"),
         ("16 x h100 8/node", "16 are not one node"),
@@ -124,6 +125,12 @@ def test_command__tables_json_and_unknown_values() -> None:
     assert found["systems"][0]["fits"] == "split"
     (one,) = found["operations"]
     assert (one["operation"], one["size_bytes"], len(one["times_ns"])) == ("all_to_all", 1e6, 2)
+
+
+def test_command__a_first_system_that_sends_nothing() -> None:
+    done = run("tpu-v4 1x1", "8 x h100", "--size", "1 MB", "--operation", "all_reduce")
+    assert done.exit_code == 0
+    assert "0 ns" in done.output
 
 
 def test_command__price_and_link_of_a_users_file(tmp_path: Path) -> None:

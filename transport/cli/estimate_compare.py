@@ -84,7 +84,13 @@ class CountType(click.ParamType[float]):
     show_default=True,
     help="Operations to compare for each --size.",
 )
-@click.option("--size", "sizes", metavar="SIZE", multiple=True, help="Also compare operations.")
+@click.option(
+    "--size",
+    "sizes",
+    metavar="SIZE",
+    multiple=True,
+    help="Also compare operations with a buffer of this size; may be given several times.",
+)
 @click.option(
     "--gpus-file",
     metavar="FILE",
@@ -110,10 +116,12 @@ def command(systems: tuple[str, ...], json_path: str | None, **given: Any) -> No
     """Compare how long SYSTEMS take to sum the gradients of a model in data parallelism.
 
     A system says how many accelerators of which kind there are, and their links: 8 x a100 nvlink3;
-    64 x h100 nvlink4 ethernet-400 8/node; tpu-v4 4x4x4 (a torus). Without links, those that usually
-    join such accelerators are taken.
+    64 x h100 nvlink4 ethernet-400 8/node; tpu-v4 4x4x4 (a torus). Without a link
+    inside a node, the usual one of such accelerators is taken.
 
-    Example: weft estimate compare "8 x a100 nvlink3" "tpu-v4 4x4x4" --model-parameters 10B
+    \b
+    Example:
+      weft estimate compare "8 x a100 nvlink3" "tpu-v4 4x4x4" --model-parameters 10B
     """
     from transport.estimate.systems import parsed, sync
 
@@ -172,8 +180,9 @@ def operations_table(systems: Sequence[System], timed: Timed) -> tuple[list[str]
     heads = ["operation", "size", *(one.name for one in systems)]
     rows = []
     for operation, size, times in timed:
-        more = [f"{time_text(one)} ({one / times[0]:.3g} x)" for one in times[1:] if times[0]]
-        rows.append([operation, bytes_text(size), time_text(times[0]), *more])
+        first = times[0]
+        more = [time_text(one) + (f" ({one / first:.3g} x)" if first else "") for one in times[1:]]
+        rows.append([operation, bytes_text(size), time_text(first), *more])
     return heads, rows
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from transport.estimate import torus
 from transport.estimate.collectives import Estimate, ShapeError, estimate
 from transport.estimate.gpu_profiles import GpuError, read
-from transport.estimate.gpus import Gpu, gpu
+from transport.estimate.gpus import Gpu, gpu, names
 from transport.estimate.names import matched
 from transport.estimate.networks import Link, Network, link, of_links, with_file
 from transport.estimate.plan import RANKS_MAX
@@ -66,7 +66,7 @@ def parsed(text: str, file: Path | None = None, links_file: Path | None = None) 
     if words.chips is None:
         raise ShapeError(f"{text}: how many accelerators? Give 8 x NAME, or the shape of a torus")
     inside, between = words.inside, words.between
-    if inside is None and between is None and words.gpu.facts.links:
+    if inside is None and words.gpu.facts.links:
         inside = words.gpu.facts.links[0]
     if inside is None and between is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as nvlink4")
@@ -132,7 +132,10 @@ class _Words:
     def _take_link(self, text: str, word: str) -> None:
         name = matched(word, self.links)
         if name not in self.links:
-            raise ShapeError(f"{text}: {word} is neither an accelerator nor a link")
+            raise ShapeError(
+                f"{text}: {word} is neither an accelerator ({', '.join(names())}) nor a link "
+                f"({', '.join(self.links)})"
+            )
         kind = "between" if self.links[name].kind == "network" else "inside"
         if getattr(self, kind) is not None:
             raise ShapeError(f"{text}: two links {kind} nodes: leave one out")
