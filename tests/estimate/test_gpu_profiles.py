@@ -89,3 +89,9 @@ def test_train__takes_a_profile_of_the_user(tmp_path: Path) -> None:
     missing = CliRunner().invoke(weft, [*words, "--gpu", str(tmp_path / "none.toml")])
     assert missing.exit_code == 2
     assert "cannot read" in missing.output
+
+
+def test_train__says_that_a_torus_is_not_in_the_estimate() -> None:
+    for name, is_said in (("tpu-v4", True), ("h100", False)):
+        done = CliRunner().invoke(weft, ["estimate", "train", "gpt2", "--gpu", name])
+        assert ("is usually linked as a torus" in done.output) == is_said

@@ -15,6 +15,7 @@ from transport.cli.estimate_options import (
     network_of,
     network_options,
     notes_of,
+    torus_notes,
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
@@ -65,7 +66,7 @@ def command(file: Path, json_path: str | None, **given: Any) -> None:
         found = program_of(read(file), network, chosen)
     except HloError as error:
         raise click.UsageError(printable(str(error))) from None
-    notes = [*found.notes, *_assumed(found, network, efficiency is None)]
+    notes = [*found.notes, *torus_notes(chosen), *_assumed(found, network, efficiency is None)]
     if json_path is not None:
         write_json(document(found, network, chosen, notes), json_path)
         return

@@ -201,3 +201,16 @@ def notes_of(network: Network, marked: bool) -> list[str]:
     if not marked:
         return notes
     return [*notes, f"{MARK} extrapolated: the network was fitted to {network.calibrated}"]
+
+
+def torus_notes(gpu: Gpu) -> list[str]:
+    """A note if such accelerators are linked as a torus, which estimates of steps do not have."""
+    from transport.estimate.networks import links
+
+    name = next((one for one in gpu.facts.links if one in links()), None)
+    if name is None or not links()[name].is_of_torus:
+        return []
+    return [
+        f"{gpu.name} is usually linked as a torus ({name}), which steps are not estimated on: the "
+        "links above count"
+    ]

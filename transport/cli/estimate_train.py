@@ -16,6 +16,7 @@ from transport.cli.estimate_options import (
     network_of,
     network_options,
     notes_of,
+    torus_notes,
     usage_errors,
 )
 from transport.cli.options import HTML, output_file
@@ -483,5 +484,6 @@ def _notes(found: Training, plan: Plan, network: Network, computing: Computing) 
             f"matrix products are assumed to reach {percent(EFFICIENCY, 0)} of the GPU's "
             "peak: --efficiency"
         )
+    made += torus_notes(computing.gpu)
     made += notes_of(network, any(row.extrapolated for row in found.rows))
     return [f"note: {one}" for one in made]
