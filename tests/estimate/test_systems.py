@@ -36,6 +36,17 @@ def test_parsed__texts(text: str, gpu: str, chips: int, network: str) -> None:
     assert network == (found.network.name if found.network else str(found.torus))
 
 
+@pytest.mark.parametrize("links", ["nvlink3 pcie3", "pcie3 nvlink3"])
+def test_parsed__pcie_beside_nvlink_leads_to_the_nics(links: str) -> None:
+    network = parsed(f"16 x a100 {links} infiniband-200").network
+    assert network is not None
+    assert network.name == "nvlink3 and infiniband-200"
+    assert (network.sharing.pcie_bytes_per_s, network.sharing.is_inside) == (12e9, False)
+    alone = parsed("16 x l40s infiniband-200").network
+    assert alone is not None
+    assert alone.sharing.is_inside
+
+
 def test_parsed__nodes() -> None:
     def each(text: str) -> int:
         found = parsed(text).network
@@ -58,6 +69,7 @@ def test_parsed__nodes() -> None:
         ("0 x a100", "give 1 to"),
         ("8 x a100 pigeons", "pigeons is neither an accelerator (v100-16"),
         ("8 x a100 nvlink3 nvlink4", "two links inside nodes"),
+        ("8 x a100 nvlink3 pcie3 pcie4", "two links inside nodes"),
         ("8 x tpu-v4", "needs the shape of the torus"),
         ("8 x tpu-v4 4x4", "4x4 has 16 accelerators"),
         ("tpu-v4 4x4 ethernet-400", "a torus has no nodes"),

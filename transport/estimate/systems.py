@@ -80,7 +80,7 @@ def parsed(text: str, file: Path | None = None, links_file: Path | None = None) 
     each = words.each or (GPUS_PER_NODE if between is not None else words.chips)
     if inside is not None and words.chips > each and words.chips % each:
         raise ShapeError(f"{text}: must be a multiple of the {each} of a node, or less")
-    network = of_links(between or "ethernet-400", inside, each, known=words.links)
+    network = of_links(between or "ethernet-400", inside, each, pcie=words.pcie, known=words.links)
     return System(text, words.gpu, words.chips, network)
 
 
@@ -89,8 +89,8 @@ def _on_torus(text: str, words: _Words) -> System:
     shape = torus.parsed(words.shape)
     if words.chips not in (None, shape.chips):
         raise ShapeError(f"{text}: {words.shape} has {shape.chips} accelerators: leave the count")
-    if words.between is not None or words.each is not None:
-        raise ShapeError(f"{text}: a torus has no nodes: leave out the link between them")
+    if words.between or words.each or words.pcie:
+        raise ShapeError(f"{text}: a torus has no nodes: leave out their links and size")
     name = words.inside or next(iter(words.gpu.facts.links), None)
     if name is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as tpu-v4")
@@ -107,6 +107,7 @@ class _Words:
         self.shape: str | None = None
         self.inside: str | None = None
         self.between: str | None = None
+        self.pcie: str | None = None
         found: Gpu | None = None
         if file is not None:
             read(file)  # a mistake in it is to be told, too, if no word needs it
@@ -137,6 +138,14 @@ class _Words:
                 f"({', '.join(self.links)})"
             )
         kind = "between" if self.links[name].kind == "network" else "inside"
+        if kind == "inside" and self.inside is not None:
+            # PCIe beside another link inside a node leads to the NICs.
+            kinds = self.links[name].kind, self.links[self.inside].kind
+            if kinds.count("pcie") == 1 and self.pcie is None:
+                is_new = kinds[0] == "pcie"
+                self.pcie = name if is_new else self.inside
+                self.inside = self.inside if is_new else name
+                return
         if getattr(self, kind) is not None:
             raise ShapeError(f"{text}: two links {kind} nodes: leave one out")
         setattr(self, kind, name)
