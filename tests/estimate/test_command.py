@@ -47,7 +47,7 @@ def test_train__says_what_is_exposed_and_what_would_help() -> None:
         "twice the bandwidth between nodes",
         "64 GPUs, ",
         "bottleneck: communication of parameters (between)",
-        "67 % of the GPU's peak",
+        "fitted to published runs (of hopper)",
         "note: not calibrated",
     )
     for words in said:

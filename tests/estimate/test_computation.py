@@ -160,8 +160,8 @@ def test_measured__a_step_takes_at_least_what_the_host_needs_to_launch_it(tmp_pa
     assert measured(tmp_path / "alone.json", deeper, plan).host_ns == pytest.approx(STEP_NS)
 
 
-def test_peak__a_backward_pass_takes_twice_a_forward_pass() -> None:
-    found = of_gpu(MODEL, Plan(), gpu("h200"))
+def test_efficiency__a_backward_pass_takes_twice_a_forward_pass() -> None:
+    found = of_gpu(MODEL, Plan(), gpu("h200", 0.5))
     assert found == Computation(
         found.forward_ns,
         2 * found.forward_ns,
@@ -177,7 +177,7 @@ def test_command__takes_the_measured_computation_and_says_so(tmp_path: Path) -> 
     done = CliRunner().invoke(estimate, words)
     assert done.exit_code == 0, done.output
     assert "computation as measured on one GPU: alone.json" in done.output
-    assert "are assumed" not in done.output
+    assert "fitted to published runs" not in done.output
     done = CliRunner().invoke(estimate, [*words, "--efficiency", "0.5"])
     assert done.exit_code == 2
     assert "--efficiency does not apply" in done.output

@@ -39,7 +39,7 @@ def gpu_options(command: Command) -> Command:
             default=None,
             type=click.FloatRange(0, 1, min_open=True),
             help="Part of the GPU's peak that matrix products reach; measure it on one "
-            f"GPU. Default: {EFFICIENCY}.",
+            f"GPU. Default: by each product's sizes; {EFFICIENCY} in `hlo`.",
         ),
         click.option(
             "--gpus-file",
@@ -62,10 +62,10 @@ def gpu_options(command: Command) -> Command:
 
 def gpu_of(given: dict[str, Any]) -> Gpu:
     """The GPU that the options describe; takes them out of `given`."""
-    from transport.estimate.gpus import EFFICIENCY, gpu
+    from transport.estimate.gpus import gpu
 
     name, efficiency, file = (given.pop(key) for key in ("gpu_name", "efficiency", "gpus_file"))
-    return gpu(name, efficiency or EFFICIENCY, file)
+    return gpu(name, efficiency, file)
 
 
 links_file_option = click.option(

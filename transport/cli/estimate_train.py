@@ -23,7 +23,7 @@ from transport.cli.options import HTML, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
-from transport.estimate.gpus import EFFICIENCY
+from transport.estimate.gpus import LATEST
 from transport.estimate.names import matched, size_of
 from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
@@ -246,7 +246,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
             "model": vars(shape),
             "plan": vars(plan),
             "gpu": computing.gpu.name,
-            "efficiency": None if computing.file else computing.gpu.efficiency,
+            "efficiency": computing.gpu.efficiency,
             "computation": vars(computation),
             "network": network.name,
         }
@@ -256,8 +256,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
     for heads, rows in said.tables:
         print_table(heads, rows)
         click.echo()
-    for line in said.lines:
-        click.echo(line)
+    click.echo("\n".join(said.lines))
 
 
 @dataclass(frozen=True)
@@ -283,13 +282,11 @@ class Files:
 class Computing:
     """How the computation time of a step is found.
 
-    file: measured times; None: computed from the GPU's peak rate and its efficiency.
-    assumed: whether that efficiency is the default.
+    file: measured times; None: computed from the GPU's rates.
     """
 
     gpu: Gpu
     file: Path | None
-    assumed: bool
 
     @classmethod
     def taken(cls, given: dict[str, Any]) -> Computing:
@@ -299,7 +296,7 @@ class Computing:
             raise click.UsageError(
                 "--efficiency does not apply to a measured --computation: leave it out"
             )
-        return cls(gpu_of(given), file, efficiency is None)
+        return cls(gpu_of(given), file)
 
     def of(self, model: Model, plan: Plan) -> Computation:
         from transport.estimate.computation import measured, of_gpu
@@ -479,10 +476,11 @@ def _notes(found: Training, plan: Plan, network: Network, computing: Computing) 
         made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
     if computing.file is not None:
         made.append(f"computation as measured on one GPU: {computing.file.name}")
-    elif computing.assumed:
+    elif computing.gpu.efficiency is None:
+        fitted = computing.gpu.generation or f"no {computing.gpu.name}, but {LATEST}"
         made.append(
-            f"matrix products are assumed to reach {percent(EFFICIENCY, 0)} of the GPU's "
-            "peak: --efficiency"
+            f"kernels' speed is fitted to published runs (of {fitted}): measure it, and give "
+            "--computation or --efficiency"
         )
     made += torus_notes(computing.gpu)
     made += notes_of(network, any(row.extrapolated for row in found.rows))

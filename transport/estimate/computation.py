@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from transport.estimate.activations import layer_activations, tokens_of
 from transport.estimate.gpus import Gpu
+from transport.estimate.kernels import (
+    BACKWARD_MOVED,
+    Product,
+    attention_ns,
+    between_ns,
+    head_product,
+    layer_products,
+    loss_ns,
+    product_ns,
+)
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan, PlanError
 
@@ -57,7 +68,35 @@ class Computation:
 
 
 def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
-    """The times that follow from the GPU's peak, its efficiency, and the rate of its memory."""
+    """The times that follow from the GPU's peak and the rate of its memory.
+
+    Without an efficiency, each product's share of the peak follows from its sizes (kernels.py).
+    """
+    if gpu.efficiency is not None:
+        return _at_efficiency(model, plan, gpu)
+    products, head = list(layer_products(model, plan)), head_product(model, plan)
+    forward_ns, backward_ns = attention_ns(model, plan, gpu)
+    between = between_ns(model, plan, gpu)
+    forward_ns += between + _products_ns(products, plan, gpu)
+    backward_ns += BACKWARD_MOVED * between
+    backward_ns += _products_ns([each for one in products for each in one.backward], plan, gpu)
+    memory_bytes_per_s = gpu.memory_bytes_per_s * gpu.kernels.memory
+    return Computation(
+        forward_ns,
+        backward_ns,
+        _products_ns([head], plan, gpu) + loss_ns(model, plan, gpu),
+        _products_ns(head.backward, plan, gpu) + loss_ns(model, plan, gpu),
+        STATE_BYTES_MOVED / memory_bytes_per_s * 1e9,
+        COPIED / memory_bytes_per_s * 1e9,
+    )
+
+
+def _products_ns(products: Iterable[Product], plan: Plan, gpu: Gpu) -> float:
+    return sum(product_ns(one, gpu, plan.value_bytes) for one in products)
+
+
+def _at_efficiency(model: Model, plan: Plan, gpu: Gpu) -> Computation:
+    """The times if all products, attention's among them, reach the same part of the peak."""
     tokens = tokens_of(model, plan)
     moved = MOVED * layer_activations(model, plan)
     layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transport.estimate.generations import GENERATIONS
 from transport.ground import toml
 
 FILE_BYTES_MAX = 1 << 20
 # Types whose dense rate a profile may have.
 TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 NEEDED = ("flops", "memory_bytes", "memory_bytes_per_s")
-KEYS = {*NEEDED, "dense", "power_w", "links", "source", "price"}
+KEYS = {*NEEDED, "generation", "sms", "clock", "dense", "power_w", "links", "source", "price"}
+SMS_MAX = 10_000
 
 
 class GpuError(ValueError):
@@ -77,6 +79,12 @@ def _fields(name: str, table: Any) -> dict[str, Any]:
         raise GpuError(f"{name}: must be in a table: give a [name] line above it")
     _known_keys(table, KEYS, f"{name}.")
     made: dict[str, Any] = {key: _number(table, key, name) for key in NEEDED}
+    if "generation" in table:
+        made["generation"] = _generation(table, name)
+    if "sms" in table:
+        made["sms"] = _sms(table, name)
+    if "clock" in table:
+        made["clock"] = _clock(table, name)
     dense = table.get("dense", {})
     if not isinstance(dense, Mapping):
         raise GpuError(f"{name}.dense: expected a table such as {{ bf16 = 989.4 }}, in Tflop/s")
@@ -92,6 +100,27 @@ def _fields(name: str, table: Any) -> dict[str, Any]:
         price=_price(table["price"], f"{name}.price") if "price" in table else None,
     )
     return made
+
+
+def _generation(table: Mapping[str, Any], where: str) -> str:
+    found = _text(table, "generation", where)
+    if found not in GENERATIONS:
+        raise GpuError(f"{where}.generation: {found!r}: known are {', '.join(GENERATIONS)}")
+    return found
+
+
+def _sms(table: Mapping[str, Any], where: str) -> int:
+    found = table["sms"]
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= SMS_MAX:
+        raise GpuError(f"{where}.sms: {found!r}: must be a whole number of 1 to {SMS_MAX:,}")
+    return found
+
+
+def _clock(table: Mapping[str, Any], where: str) -> float:
+    found = _number(table, "clock", where)
+    if found > 1:
+        raise GpuError(f"{where}.clock: {found}: must be at most 1")
+    return found
 
 
 def _price(table: Any, where: str) -> Price:

@@ -7,36 +7,51 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transport.estimate.generations import GENERATIONS, Kernels
 from transport.estimate.gpu_profiles import UNKNOWN, Facts, GpuError, read
 from transport.estimate.names import matched
 
 GPUS = Path(__file__).parent / "gpus.toml"
-# The part of its peak that a GPU reaches in a transformer's matrix products, if nothing else is
-# given: fitted to ten runs of Megatron-LM (bench estimate_published). Measure a step on one GPU,
-# and give --efficiency.
+# The part of its peak that a GPU reaches in a program's products, if nothing else is given: fitted
+# to ten runs of Megatron-LM (bench estimate_published). Estimates of steps have a model of their
+# own (kernels.py).
 EFFICIENCY = 0.67
 # Other names, and those that leave the size of the memory open.
 ALIASES = {"v100": "v100-32", "a100": "a100-80", "trn2": "trainium2"}
+# Whose kernels a GPU of a generation without a fit is assumed to run.
+LATEST = "hopper"
 
 
 @dataclass(frozen=True)
 class Gpu:
     """flops: operations a second at peak. efficiency: the part of this peak that kernels reach.
 
-    facts: what estimates of a step do not need: rates of other types, power, price, links.
+    efficiency: None: it follows from the sizes of each product (kernels.py). sms: streaming
+    multiprocessors; 0: not known. clock: its clock in products as a part of that of the
+    generation's other GPUs, where its power limit is lower. fitted: its kernels; None: those of its
+    generation. facts: what estimates of a step do not need: rates of other types, power, price,
+    links.
     """
 
     name: str
     flops: float
     memory_bytes: float
     memory_bytes_per_s: float
-    efficiency: float
+    efficiency: float | None = None
+    generation: str = ""
+    sms: int = 0
+    clock: float = 1.0
+    fitted: Kernels | None = None
     facts: Facts = UNKNOWN
+
+    @property
+    def kernels(self) -> Kernels:
+        return self.fitted or GENERATIONS[self.generation or LATEST]
 
     def ns(self, flops: float, moved_bytes: float = 0.0) -> float:
         """The time of matrix products, and of the kernels between them, which memory limits."""
-        computing_ns = flops / (self.flops * self.efficiency) * 1e9
-        return computing_ns + moved_bytes / self.memory_bytes_per_s * 1e9
+        reached = self.flops * (EFFICIENCY if self.efficiency is None else self.efficiency)
+        return flops / reached * 1e9 + moved_bytes / self.memory_bytes_per_s * 1e9
 
 
 @cache
@@ -48,9 +63,10 @@ def names() -> list[str]:
     return list(_tables())
 
 
-def gpu(name: str, efficiency: float = EFFICIENCY, file: Path | None = None) -> Gpu:
-    """A GPU of gpus.toml or of a user's file. efficiency: the part of its peak that kernels reach.
+def gpu(name: str, efficiency: float | None = None, file: Path | None = None) -> Gpu:
+    """A GPU of gpus.toml or of a user's file.
 
+    efficiency: the part of its peak that kernels reach; None: it follows from products' sizes.
     name: one that ends in .toml is itself such a file, with one GPU. file: its GPUs are known, too,
     and come before shipped ones of the same name.
     """
@@ -64,6 +80,6 @@ def gpu(name: str, efficiency: float = EFFICIENCY, file: Path | None = None) -> 
     name = name if name in tables else ALIASES.get(name, name)
     if name not in tables:
         raise GpuError(f"no GPU {name}: known are {', '.join(tables)}")
-    if not 0 < efficiency <= 1:
+    if efficiency is not None and not 0 < efficiency <= 1:
         raise GpuError(f"efficiency: {efficiency}: must be more than 0 and at most 1")
     return Gpu(name, efficiency=efficiency, **tables[name])

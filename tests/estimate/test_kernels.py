@@ -1,0 +1,141 @@
+"""Tests the time of kernels against counts by hand: waves of tiles, memory, attention, experts."""
+
+from dataclasses import replace
+
+import pytest
+
+from transport.estimate.computation import of_gpu
+from transport.estimate.generations import GENERATIONS, Kernels
+from transport.estimate.gpus import Gpu, gpu, names
+from transport.estimate.kernels import (
+    Product,
+    attention_ns,
+    between_ns,
+    head_product,
+    layer_products,
+    product_ns,
+)
+from transport.estimate.models import PRESETS, Model
+from transport.estimate.plan import Plan
+
+# Tiles of 256 x 128 reach the whole peak of 1e12 operations a second, 100 of them at once.
+KERNELS = Kernels(
+    products=1.0,
+    depth=0.0,
+    flash={"pytorch": (0.5, 0.25), "megatron": (1.0, 0.5)},
+    flash_tokens=0.0,
+    memory=1.0,
+    unfused=2.0,
+    launch_ns=0.0,
+    spread=(0.8, 1.25),
+)
+GPU = Gpu("test", 1e12, 80e9, 1e15, sms=100, fitted=KERNELS, generation="hopper")
+MODEL = Model("test", 2, 1_024, 8, 4_096, 32_000, 2_048, kv_heads=2, gated=True)
+
+
+def test_product__full_waves_run_at_the_peak() -> None:
+    # 10 x 10 tiles of 256 x 128 are one wave of 100 SMs.
+    product = Product(2_560, 1_280, 512)
+    assert product_ns(product, GPU, 2) == pytest.approx(product.flops / 1e12 * 1e9)
+
+
+def test_product__one_tile_more_is_a_wave_more() -> None:
+    # 101 tiles of 256 x 128, whichever way they lie, need two waves. Those of 128 x 128 are 202,
+    # three waves of half the work at 0.92 of the rate: 1.63 waves; those of 64 x 128 are 404, five
+    # waves of a quarter at 0.75: 1.67.
+    wave_ns = product_ns(Product(256 * 100, 128, 512), GPU, 2)
+    found_ns = product_ns(Product(256 * 101, 128, 512), GPU, 2)
+    assert found_ns == pytest.approx(1.5 / 0.92 * wave_ns)
+
+
+def test_product__without_a_number_of_sms_there_are_no_waves() -> None:
+    other = replace(GPU, sms=0)
+    product = Product(256 * 101, 128, 512)
+    assert product_ns(product, other, 2) == pytest.approx(product.flops / 1e12 * 1e9)
+
+
+def test_product__a_short_k_costs_the_tiles_depth() -> None:
+    deep = replace(GPU, fitted=replace(KERNELS, depth=256.0))
+    product = Product(2_560, 1_280, 256)
+    assert product_ns(product, deep, 2) == pytest.approx(2 * product.flops / 1e12 * 1e9)
+
+
+def test_product__memory_limits_small_k() -> None:
+    slow = replace(GPU, memory_bytes_per_s=1e9)
+    moved = 2 * (2_560 * 16 + 16 * 1_280 + 2_560 * 1_280)
+    assert product_ns(Product(2_560, 1_280, 16), slow, 2) == pytest.approx(moved)
+
+
+def test_products__are_those_of_the_layers_parameters() -> None:
+    for model in PRESETS.values():
+        products = list(layer_products(model, Plan()))
+        flops = sum(one.flops for one in products)
+        used = model.attention_parameters + model.active * model.expert_parameters
+        assert flops == pytest.approx(2 * model.sequence * used)
+        backward = sum(each.flops for one in products for each in one.backward)
+        assert backward == pytest.approx(2 * flops)
+
+
+def test_products__tensor_parallel_ranks_have_their_part_of_each() -> None:
+    products = list(layer_products(MODEL, Plan(tensor=2, micro_batch=3)))
+    # Of 8 heads of 128 and twice 2 of keys and values, half; of 2 x 4,096 hidden units, half.
+    assert products == [
+        Product(6_144, 768, 1_024),
+        Product(6_144, 1_024, 512),
+        Product(6_144, 4_096, 1_024, 1),
+        Product(6_144, 1_024, 2_048, 1),
+    ]
+    assert head_product(MODEL, Plan(tensor=2)) == Product(2_048, 16_000, 1_024)
+
+
+def test_products__experts_have_fewer_tokens() -> None:
+    model = replace(MODEL, experts=8, active=2)
+    *_, down = layer_products(model, Plan(data=4, expert=4))
+    # Each of the GPU's 2 experts has the 2 x 2,048 / 8 tokens of 4 GPUs.
+    assert down == Product(2_048, 1_024, 4_096, 2)
+
+
+def test_attention__a_causal_mask_halves_it() -> None:
+    # 4 x 2,048 x 2,048 x 1,024 / 2 operations at half of the peak; backward: 2.5 times as many at
+    # a quarter.
+    flops = 2 * 2_048**2 * 1_024
+    found = attention_ns(MODEL, Plan(), GPU)
+    assert found == pytest.approx((2 * flops / 1e3, 2.5 * 4 * flops / 1e3))
+    fused = attention_ns(MODEL, Plan(framework="megatron"), GPU)
+    assert fused == pytest.approx((flops / 1e3, 2.5 * 2 * flops / 1e3))
+
+
+def test_attention__its_matrix_goes_through_memory() -> None:
+    slow = replace(GPU, memory_bytes_per_s=1e12)
+    whole = attention_ns(MODEL, Plan(flash=False), slow)[0]
+    none = attention_ns(MODEL, Plan(flash=False), replace(slow, memory_bytes_per_s=1e18))[0]
+    # 8 heads' 2,048 x 2,048 values of 2 bytes are read and written.
+    assert whole - none == pytest.approx(8 * 2_048**2 * 2 * 2 / 1e3, rel=1e-3)
+
+
+def test_between__moves_the_bytes_of_norms_residuals_and_activations() -> None:
+    slow = replace(GPU, memory_bytes_per_s=1e9)
+    # 20 for norms and residuals, 4 + 4 / 4 for rotary embedding, 6 x 4 for SwiGLU.
+    fused_ns = between_ns(MODEL, Plan(framework="megatron"), slow)
+    assert fused_ns == pytest.approx(49 * 2_048 * 1_024)
+    assert between_ns(MODEL, Plan(), slow) == pytest.approx(2 * fused_ns)
+    # Tensor parallelism splits the last two, with sequence parallelism all.
+    split = Plan(framework="megatron", tensor=2)
+    assert between_ns(MODEL, split, slow) == pytest.approx((20 + 29 / 2) * 2_048 * 1_024)
+    split = replace(split, sequence=True)
+    assert between_ns(MODEL, split, slow) == pytest.approx(fused_ns / 2)
+
+
+def test_of_gpu__a_lower_clock_slows_products_only() -> None:
+    whole = of_gpu(MODEL, Plan(), GPU)
+    slower = of_gpu(MODEL, Plan(), replace(GPU, clock=0.5))
+    between = between_ns(MODEL, Plan(), GPU)
+    assert slower.forward_ns - between == pytest.approx(2 * (whole.forward_ns - between))
+    assert slower.update_ns == whole.update_ns
+
+
+def test_gpus__have_kernels() -> None:
+    for name in names():
+        known = gpu(name)
+        assert known.generation in ("", *GENERATIONS)
+        assert known.kernels.spread[0] < 1 < known.kernels.spread[1]
