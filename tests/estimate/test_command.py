@@ -48,6 +48,7 @@ def test_train__says_what_is_exposed_and_what_would_help() -> None:
         "64 GPUs, ",
         "bottleneck: communication of parameters (between)",
         "fitted to published runs (of hopper)",
+        "range: ",
         "note: not calibrated",
     )
     for words in said:

@@ -17,6 +17,7 @@ from transport.estimate.kernels import (
 )
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.plan import Plan
+from transport.estimate.ranges import range_of
 
 # Tiles of 256 x 128 reach the whole peak of 1e12 operations a second, 100 of them at once.
 KERNELS = Kernels(
@@ -139,3 +140,31 @@ def test_gpus__have_kernels() -> None:
         known = gpu(name)
         assert known.generation in ("", *GENERATIONS)
         assert known.kernels.spread[0] < 1 < known.kernels.spread[1]
+
+
+@pytest.mark.parametrize(
+    ("plan", "power", "wider"),
+    [
+        (Plan(data=8), 1.0, ()),
+        (Plan(data=2_048), 1.3, ("more than 1,024 GPUs",)),
+        # n of 192 and 1,024 with 1,024 tokens on each GPU: 12 and 64 tiles of 128 x 128.
+        (Plan(tensor=8, context=8), 1.5, ("small matrix products",)),
+    ],
+)
+def test_range__is_wider_beyond_the_fit(plan: Plan, power: float, wider: tuple[str, ...]) -> None:
+    found = range_of(100.0, replace(MODEL, sequence=8_192), plan, GPU)
+    assert found.wider == wider
+    assert (found.low_ns, found.high_ns) == pytest.approx((100 * 0.8**power, 100 * 1.25**power))
+
+
+def test_range__of_a_gpu_without_a_fit_is_wider() -> None:
+    other = replace(GPU, generation="", name="b300")
+    found = range_of(100.0, replace(MODEL, sequence=8_192), Plan(), other)
+    assert found.wider == ("no runs of b300 were fitted",)
+    assert found.low_ns == pytest.approx(64.0)
+
+
+def test_range__of_measured_computation_is_that_of_own_steps() -> None:
+    found = range_of(100.0, MODEL, Plan(), GPU, measured=True)
+    assert (found.low_ns, found.high_ns) == pytest.approx((90.0, 110.0))
+    assert found.wider == ()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from transport.estimate.models import Model
     from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
+    from transport.estimate.ranges import Range
     from transport.estimate.training import Row, Training
 
 # Options of parallelism -> help.
@@ -237,7 +238,8 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
         compared |= {
             link: train(shape, plan, computing.gpu, one, computation) for link, one in links.items()
         }
-        said = report(found, plan, network, computing)
+        expected = computing.range_of(found.step_ns, shape, plan)
+        said = report(found, plan, network, computing, expected)
         if others:
             said.tables.append(compared_table(compared))
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
@@ -249,6 +251,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
             "efficiency": computing.gpu.efficiency,
             "computation": vars(computation),
             "network": network.name,
+            "range": vars(expected),
         }
         more = {"compared": {link: as_json(one) for link, one in compared.items()}}
         write_json(inputs | as_json(found) | (more if others else {}), json_path)
@@ -304,6 +307,11 @@ class Computing:
         if self.file is None:
             return of_gpu(model, plan, self.gpu)
         return measured(self.file, model, plan)
+
+    def range_of(self, step_ns: float, model: Model, plan: Plan) -> Range:
+        from transport.estimate.ranges import range_of
+
+        return range_of(step_ns, model, plan, self.gpu, measured=self.file is not None)
 
 
 def curves_of(*inputs: Any) -> list[Curve]:
@@ -366,7 +374,9 @@ class Report:
     lines: list[str]
 
 
-def report(found: Training, plan: Plan, network: Network, computing: Computing) -> Report:
+def report(
+    found: Training, plan: Plan, network: Network, computing: Computing, expected: Range
+) -> Report:
     parts = [
         ("computation", found.compute_ns),
         ("waiting for other stages", found.bubble_ns),
@@ -387,7 +397,7 @@ def report(found: Training, plan: Plan, network: Network, computing: Computing) 
             [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()],
         ),
     ]
-    lines = [*_facts(found, plan), *_inputs(plan, network, computing)]
+    lines = [_range(expected), *_facts(found, plan), *_inputs(plan, network, computing)]
     return Report(tables, [*lines, *_notes(found, plan, network, computing)])
 
 
@@ -419,6 +429,13 @@ def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str
         for link, one in found.items()
     ]
     return ["between nodes", "step", "exposed communication", "share"], rows
+
+
+def _range(expected: Range) -> str:
+    """The line about the range of the step's time."""
+    why = f"; wider: {', '.join(expected.wider)}" if expected.wider else ""
+    low, high = time_text(expected.low_ns), time_text(expected.high_ns)
+    return f"range: {low} to {high} (8 of 10 published steps would be inside{why})"
 
 
 def _facts(found: Training, plan: Plan) -> list[str]:

@@ -1,0 +1,61 @@
+"""The range that a step's real time is expected in: from the errors of the runs of the fit.
+
+The range is from the 10th to the 90th percentile of published / estimated, of the published runs
+that the GPU's generation was fitted to, each publisher's with a fit to those of all others
+(`python -m bench estimate_fit`). Logarithms of both are
+multiplied where an estimate goes beyond these runs. These factors are judgement, not a fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.kernels import layer_products
+from transport.estimate.models import Model
+from transport.estimate.plan import Plan
+
+# 10th and 90th percentile of measured / estimated of the 24 steps of `bench estimate_steps`, whose
+# computation was measured on one GPU, rounded up.
+MEASURED = (0.90, 1.10)
+OTHER_GPU = 2.0  # a GPU of a generation that no run of the fit had
+SMALL = 1.5  # products of fewer tiles than the GPU has SMs, or of a short k
+MANY = 1.3  # more GPUs than MANY_GPUS, of which stragglers and failures are part
+SMALL_TILE = 128
+SMALL_K = 512
+MANY_GPUS = 1_024
+
+
+@dataclass(frozen=True)
+class Range:
+    """low_ns, high_ns: 10th and 90th percentile of a step's time. wider: why it is wider."""
+
+    low_ns: float
+    high_ns: float
+    wider: tuple[str, ...]
+
+
+def range_of(step_ns: float, model: Model, plan: Plan, gpu: Gpu, measured: bool = False) -> Range:
+    """The range of an estimated step. measured: its computation was measured on one GPU."""
+    low, high = MEASURED if measured else gpu.kernels.spread
+    power, wider = 1.0, []
+    if not measured:
+        if not gpu.generation:
+            power *= OTHER_GPU
+            wider.append(f"no runs of {gpu.name} were fitted")
+        if _small(model, plan, gpu):
+            power *= SMALL
+            wider.append("small matrix products")
+    if plan.gpus > MANY_GPUS:
+        power *= MANY
+        wider.append(f"more than {MANY_GPUS:,} GPUs")
+    return Range(step_ns * low**power, step_ns * high**power, tuple(wider))
+
+
+def _small(model: Model, plan: Plan, gpu: Gpu) -> bool:
+    """Whether most products of a layer do not fill the GPU, or have a short k."""
+    products = list(layer_products(model, plan))
+    small = [
+        one.count * one.m * one.n < gpu.sms * SMALL_TILE**2 or one.k < SMALL_K for one in products
+    ]
+    return 2 * sum(small) > len(products)
