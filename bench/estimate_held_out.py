@@ -1,7 +1,7 @@
 """Compares estimates of training steps with published runs: those of the fit, and held-out ones.
 
-The runs are those of bench/lib/published_runs.py; all are estimated with the same efficiency and
-with gradients of 4 bytes. Runs that the estimator cannot express are listed with the reason.
+The runs are those of bench/lib/published_runs.py; all are estimated with gradients of 4 bytes.
+Runs that the estimator cannot express are listed with the reason.
 """
 
 from __future__ import annotations
@@ -14,66 +14,35 @@ import click
 import numpy as np
 
 from bench.lib.common import Config, document, emit, interruptible, json_option, print_table
+from bench.lib.published_plans import NotExpressibleError, estimated_s, plan_of
 from bench.lib.published_runs import SETS, PublishedError, PublishedRun, read
 from bench.lib.stats import grouped
 from transport.estimate.computation import of_gpu
-from transport.estimate.gpus import EFFICIENCY, gpu, names
-from transport.estimate.networks import NetworkError, of_links
-from transport.estimate.plan import Plan, PlanError
-from transport.estimate.schedule import run
-from transport.estimate.step import Step
+from transport.estimate.gpus import gpu, names
+from transport.estimate.ranges import range_of
 from transport.ground.units import percent
 
-COLUMNS = ("set", "run", "gpu", "gpus", "published_s", "estimated_s", "error", "reason")
+COLUMNS = (
+    *("set", "run", "gpu", "gpus", "published_s", "estimated_s", "low_s", "high_s", "error"),
+    "reason",
+)
 SUMMARY_COLUMNS = (
     *("set", "group", "runs", "estimated", "median_error_size", "p90_error_size", "median_error"),
+    *("inside", "width"),
 )
-GRADIENT_BYTES = 4
+NOTES = [
+    "error: of the time of a step; negative: too fast",
+    "low_s to high_s: its range, p10 to p90; width: half of it, as a part of the estimate",
+]
 # A name for the option -> the sets that it chooses.
 CHOICES = {"fit": ("fit",), "held-out": ("held out",), "both": tuple(SETS)}
 
 
-class NotExpressibleError(Exception):
-    """The estimator cannot express a run; says why."""
+def compared(set_name: str, one: PublishedRun, efficiency: float | None = None) -> Config:
+    """A row: published and estimated time of a step in s, error: estimated / published - 1.
 
-
-def estimated_s(one: PublishedRun, efficiency: float) -> float:
-    """The estimated time of a step in s. NotExpressibleError: the estimator cannot express it."""
-    if one.gpu not in names():
-        raise NotExpressibleError(f"no GPU {one.gpu}")
-    if one.dtype not in ("bf16", "fp16"):
-        raise NotExpressibleError(f"{one.dtype}: only 16 bits")
-    if one.zero is None:
-        raise NotExpressibleError("shards within groups only")
-    if one.recompute == "selective":
-        raise NotExpressibleError("recomputes some operations")
-    plan = Plan(
-        data=one.data,
-        tensor=one.tensor,
-        pipeline=one.pipeline,
-        interleave=one.interleave,
-        expert=one.expert,
-        context=one.context,
-        zero=one.zero,
-        micro_batch=one.micro_batch,
-        global_batch=one.global_batch,
-        gradient_bytes=GRADIENT_BYTES,
-        recompute=one.recompute == "full",
-        flash=one.flash,
-        sequence=one.sequence_parallel,
-    )
-    nics = one.nics_per_node or None
-    try:
-        plan.check(one.model)
-        network = of_links(one.between, one.inside, one.gpus_per_node, nics)
-    except (PlanError, NetworkError) as error:
-        raise NotExpressibleError(str(error)) from None
-    computation = of_gpu(one.model, plan, gpu(one.gpu, efficiency))
-    return float(run(Step(one.model, plan, computation, network).build()).length_ns / 1e9)
-
-
-def compared(set_name: str, one: PublishedRun, efficiency: float) -> Config:
-    """A row: published and estimated time of a step in s, error: estimated / published - 1."""
+    low_s, high_s: the range of the estimate. efficiency: of all products; None: by their sizes.
+    """
     row: Config = {
         "set": set_name,
         "run": one.run,
@@ -88,11 +57,23 @@ def compared(set_name: str, one: PublishedRun, efficiency: float) -> Config:
     if one.unit != "mfu" or one.gpu in names():
         row["published_s"] = one.step_s(gpu(one.gpu).flops if one.unit == "mfu" else 0.0)
     try:
-        found_s = estimated_s(one, efficiency)
+        plan = plan_of(one)
+        known = gpu(one.gpu, efficiency)
+        found_s = estimated_s(one, lambda model, plan: of_gpu(model, plan, known))
     except NotExpressibleError as error:
         return row | {"reason": str(error)}
     off = found_s / row["published_s"] - 1
-    return row | {"estimated_s": found_s, "error": off, "error_size": abs(off)}
+    expected = range_of(found_s * 1e9, one.model, plan, known)
+    low_s, high_s = expected.low_ns / 1e9, expected.high_ns / 1e9
+    return row | {
+        "estimated_s": found_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "inside": low_s <= row["published_s"] <= high_s,
+        "width": (high_s - low_s) / 2 / found_s,
+        "error": off,
+        "error_size": abs(off),
+    }
 
 
 def summary(rows: Sequence[Config], key: str) -> list[Config]:
@@ -107,9 +88,14 @@ def summary(rows: Sequence[Config], key: str) -> list[Config]:
 
 
 def _summarised(name: str, group: str, rows: Sequence[Config]) -> Config:
-    """Medians, with and without sign, and the error that 90 % of the runs stay below."""
+    """Medians, with and without sign, and the error that 90 % of the runs stay below.
+
+    inside: the part of the runs in the range of their estimate. width: half of the median range, as
+    a part of the estimate.
+    """
     row: Config = {"set": name, "group": group, "runs": len(rows)}
-    errors = [one["error"] for one in rows if "error" in one]
+    estimated = [one for one in rows if "error" in one]
+    errors = [one["error"] for one in estimated]
     row["estimated"] = len(errors)
     if not errors:
         return row
@@ -117,6 +103,8 @@ def _summarised(name: str, group: str, rows: Sequence[Config]) -> Config:
         "median_error_size": statistics.median(map(abs, errors)),
         "p90_error_size": float(np.percentile(np.abs(errors), 90)),
         "median_error": statistics.median(errors),
+        "inside": statistics.fmean(float(one["inside"]) for one in estimated),
+        "width": statistics.median(one["width"] for one in estimated),
     }
 
 
@@ -134,15 +122,13 @@ def _shown(rows: Sequence[Config]) -> list[list[str]]:
 @click.command("estimate_held_out")
 @click.option(
     "--efficiency",
-    default=EFFICIENCY,
-    show_default=True,
     type=click.FloatRange(0, 1, min_open=True),
-    help="Part of the peak that matrix products reach, the same for all.",
+    help="Part of the peak that matrix products reach, the same for all. Default: by their sizes.",
 )
 @click.option("--set", "chosen", default="both", show_default=True, type=click.Choice([*CHOICES]))
 @click.option("--only", help="Only runs whose name begins like this.")
 @json_option
-def command(efficiency: float, chosen: str, only: str | None, json_path: str | None) -> None:
+def command(efficiency: float | None, chosen: str, only: str | None, json_path: str | None) -> None:
     """Compares estimated times of training steps with published runs, by generation of GPUs."""
     try:
         runs = [(name, one) for name in CHOICES[chosen] for one in read(SETS[name])]
@@ -160,7 +146,7 @@ def command(efficiency: float, chosen: str, only: str | None, json_path: str | N
     found = document(
         "estimate_held_out", rows, by_generation=generations, by_publisher=publishers, **more
     )
-    emit(found, json_path, COLUMNS, ["error: of the time of a step; negative: too fast"], cut)
+    emit(found, json_path, COLUMNS, NOTES, cut)
     if json_path != "-":
         print_table(SUMMARY_COLUMNS, _shown(generations))
         print_table(SUMMARY_COLUMNS, _shown(publishers))

@@ -68,7 +68,7 @@ COLUMNS = (
 GENERATIONS = {
     "V100": ("v100-16",),
     "A100": ("a100-40", "a100-80"),
-    "Hopper": ("h100", "h800", "h200"),
+    "Hopper": ("h100", "h100-96", "h800", "h200"),
     "Blackwell": ("b200", "gb200", "b300", "gb300"),
     "TPU": ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x"),
 }

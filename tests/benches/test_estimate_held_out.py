@@ -14,7 +14,6 @@ from tests.benches.test_published_runs import only
     [
         ({"gpu": "tpu-v7x"}, "no GPU tpu-v7x"),
         ({"dtype": "fp8"}, "fp8: only 16 bits"),
-        ({"zero": "hybrid"}, "shards within groups only"),
         ({"recompute": "selective"}, "recomputes some operations"),
         ({"between": "pigeons"}, "no link pigeons"),
         ({"zero": "3"}, "zero: 3 gathers parameters"),
@@ -36,11 +35,21 @@ def test_compared__the_error_is_of_the_time(tmp_path: Path) -> None:
 
 def test_summary__counts_what_cannot_be_estimated() -> None:
     rows: list[dict[str, Any]] = [
-        *({"set": "fit", "generation": "A100", "error": error} for error in (-0.2, 0.1, -0.1)),
+        *(
+            {
+                "set": "fit",
+                "generation": "A100",
+                "error": error,
+                "inside": error > -0.2,
+                "width": 0.1,
+            }
+            for error in (-0.2, 0.1, -0.1)
+        ),
         {"set": "fit", "generation": "TPU", "reason": "no GPU tpu-v4"},
     ]
     a100, tpu, every = summary(rows, "generation")
     assert (a100["runs"], a100["estimated"], a100["median_error_size"]) == (3, 3, 0.1)
     assert a100["median_error"] == -0.1
+    assert (a100["inside"], a100["width"]) == (pytest.approx(2 / 3), 0.1)
     assert tpu == {"set": "fit", "group": "TPU", "runs": 1, "estimated": 0}
     assert (every["group"], every["runs"], every["estimated"]) == ("all", 4, 3)
