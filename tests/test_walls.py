@@ -51,7 +51,9 @@ PYTHON_ROOMS = {
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "transport/telemetry": {"transport", "numpy"},
     "transport/trace": {"transport", "numpy", "duckdb"},
-    "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
+    "bench": {
+        *("bench", "transport", "congestion", "numpy", "scipy", "click", "rich", "torch", "cupy"),
+    },
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "transport/deploy": {"transport", "ray", "torch"},
     "transport/examples": {"transport", "numpy", "click", "cupy"},
