@@ -21,7 +21,8 @@ import numpy as np
 
 from bench.lib.common import Config, document, emit, json_option
 from bench.lib.published_plans import NotExpressibleError, again_of, estimated_s, plan_of
-from bench.lib.published_runs import SETS, PublishedRun, read
+from bench.lib.published_runs import SETS, PublishedError, PublishedRun, read
+from transport.cli.packages import need_packages
 from transport.estimate.activations import repeated_passes
 from transport.estimate.computation import Computation, of_gpu
 from transport.estimate.generations import GENERATIONS, Kernels
@@ -153,6 +154,8 @@ def fitted_rows(generation: str, runs: Sequence[Fitted]) -> list[Config]:
         }
         for (name, value), deviation in zip(values.items(), deviations, strict=True)
     ]
+    if len({one.run.publisher for one in runs}) < 2:
+        return rows  # a range needs a publisher to leave out
     off = left_out_errors(generation, runs)
     for name, percentile, now in zip(("p10", "p90"), (10, 90), kernels["spread"], strict=True):
         value = math.exp(float(np.percentile(off, percentile)))
@@ -165,8 +168,13 @@ def fitted_rows(generation: str, runs: Sequence[Fitted]) -> list[Config]:
 @json_option
 def command(only: str | None, json_path: str | None) -> None:
     """Fits how GPUs run kernels to published runs; prints what belongs into generations.py."""
+    need_packages("python -m bench estimate_fit", "scipy")
     found: dict[str, list[Fitted]] = {}
-    for one in read(SETS["fit"]):
+    try:
+        published = read(SETS["fit"])
+    except PublishedError as error:
+        raise click.ClickException(str(error)) from None
+    for one in published:
         if one.generation not in FITTED or not one.run.startswith(only or ""):
             continue
         try:

@@ -63,6 +63,15 @@ def test_bench__estimate_held_out() -> None:
     assert (refused.returncode, "no run begins with" in refused.stderr) == (2, True)
 
 
+def test_bench__estimate_fit() -> None:
+    pytest.importorskip("scipy")
+    rows = bench("estimate_fit", "--only", "megatron-1.7b")["rows"]
+    # Of one publisher there is no error of a publisher that was left out, and so no range.
+    assert [row["parameter"] for row in rows] == ["products", "depth", "memory", "unfused"]
+    refused = run("bench", "estimate_fit", "--only", "no such run")
+    assert (refused.returncode, "begins with" in refused.stderr) == (2, True)
+
+
 def test_bench__estimate_measured() -> None:
     pytest.importorskip("scipy")
     file = "bench/results/2026-11-26-nccl-times-lab-2xH100.json"
