@@ -16,7 +16,6 @@ from tests.benches.test_published_runs import only
         ({"dtype": "fp8"}, "fp8: only 16 bits"),
         ({"recompute": "selective"}, "recomputes some operations"),
         ({"between": "pigeons"}, "no link pigeons"),
-        ({"zero": "3"}, "zero: 3 gathers parameters"),
     ],
 )
 def test_compared__says_why_a_run_cannot_be_estimated(
