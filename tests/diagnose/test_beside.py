@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.diagnose.support import as_real
 from tests.diagnose.test_answers import RANKS, job, slow, written
 from transport.diagnose import Answer, Diagnosis, Settings, diagnose
 from transport.diagnose.facts import facts_of
 from transport.diagnose.failing_link import _failures, failing_link
+from transport.diagnose.long_transfers import _causes, long_transfers
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.round_trips import long_round_trips
@@ -149,3 +152,40 @@ def test_failing__chance_is_hypergeometric(paths: int, over: int, failed: int) -
 def test_failing__a_pair_without_another_path_is_no_evidence() -> None:
     pair, mine = np.array([1, 1, 2, 2]), np.array([True, True, True, True])
     assert _failures(pair, np.ones(4), mine) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("side", ["send", "receive", "both"])
+def test_transfers__a_nic_that_was_never_quick_is_named(tmp_path: Path, side: str) -> None:
+    fault = {"kind": "slow_nic", "rank": 6, "at_ns": 0, "side": side, "rate_factor": 0.4}
+    found = long_transfers(seen_of(written(tmp_path, job(fault))))
+    assert found is not None
+    assert found.certain
+    # In a ring, a NIC of one side has a single slow pair, which the other end's NIC explains, too.
+    assert "NIC of rank 6" in (found.place.name, *found.place.candidates)
+    assert (found.place.kind == "nic") == (side == "both")
+
+
+def test_transfers__a_healthy_job_has_no_long_ones(tmp_path: Path) -> None:
+    assert long_transfers(seen_of(written(tmp_path, job()))) is None
+
+
+def test_transfers__of_real_hosts_are_a_suspicion(tmp_path: Path) -> None:
+    fault = {"kind": "slow_nic", "rank": 6, "at_ns": 0, "side": "both", "rate_factor": 0.4}
+    seen = seen_of(written(tmp_path, job(fault)))
+    found = long_transfers(replace(seen, facts=as_real(seen.facts)))
+    assert found is not None
+    assert not found.certain
+
+
+@given(st.data())
+def test_transfers__only_a_nic_with_all_slow_pairs_is_a_cause(data: st.DataObject) -> None:
+    """Compared with trying every NIC and side."""
+    ranks = data.draw(st.integers(3, 6))
+    every = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    pairs = data.draw(st.sets(st.sampled_from(every), min_size=2))
+    slow = data.draw(st.sets(st.sampled_from(sorted(pairs)), min_size=1))
+    named = set()
+    for one in range(ranks):
+        sent, received = ({pair for pair in pairs if pair[side] == one} for side in (0, 1))
+        named |= {one} if slow in (sent, received, sent | received) else set()
+    assert {one.process for one in _causes(slow, pairs)} == named

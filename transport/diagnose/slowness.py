@@ -14,6 +14,7 @@ from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
 from transport.diagnose.groups import with_all
 from transport.diagnose.lasting_losses import lossy_network, rarely_lossy
+from transport.diagnose.long_transfers import long_transfers
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.risen_losses import risen_losses
@@ -93,6 +94,7 @@ def _broken(seen: Seen) -> Finding | None:
 
 def _with_unlike_places(seen: Seen, merged: list[Finding]) -> list[Finding]:
     """The findings, and those of links and NICs that differ from all others like them."""
+    merged = _with_long_transfers(seen, merged)
     slowest = long_round_trips(seen)
     known = (one for one in merged if one.certain and one.kind in OF_DELAYS)
     if slowest is not None and slowest.place.name not in {one.place.name for one in known}:
@@ -106,6 +108,20 @@ def _with_unlike_places(seen: Seen, merged: list[Finding]) -> list[Finding]:
     if broken is not None and (slowest is None or not _at_one_place(broken, slowest)):
         _merge(merged, broken)
     return merged
+
+
+def _with_long_transfers(seen: Seen, merged: list[Finding]) -> list[Finding]:
+    """The findings, and that of a NIC or pair with longer messages than all others, if it is new.
+
+    It explains all slow pairs, so that another slow NIC or pair is only suspected.
+    """
+    found = long_transfers(seen)
+    known = [one for one in merged if one.certain and one.kind in OF_DELAYS]
+    if found is None or any(_at_one_place(one, found) for one in known):
+        return merged
+    if found.certain:
+        merged = [graded(one, one.certain and one.kind != found.kind) for one in merged]
+    return [*merged, found]
 
 
 def _at_one_place(one: Finding, other: Finding) -> bool:
