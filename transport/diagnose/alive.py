@@ -35,15 +35,22 @@ def states(store: Store) -> dict[int, str]:
 
     A process counts only if its host, its id and its start time are those of the trace.
     """
-    host = socket.gethostname()
-    rows = store.rows("SELECT process, host, pid, start_ticks FROM processes WHERE pid IS NOT NULL")
-    found = {}
-    for process, where, pid, start_ticks in rows:
-        if where == host:
-            state = state_of(int(pid), start_ticks)
-            if state:
-                found[int(process)] = state
-    return found
+    return {process: state for process, state in _states(store).items() if state}
+
+
+def gone(store: Store) -> set[int]:
+    """Numbers of the processes of this host that run no more; zombies do not."""
+    return {process for process, state in _states(store).items() if state in ("", "Z")}
+
+
+def _states(store: Store) -> dict[int, str]:
+    """Number of each process of this host -> its state; empty: it does not exist any more."""
+    rows = store.rows(
+        "SELECT process, pid, start_ticks FROM processes "
+        "WHERE pid IS NOT NULL AND start_ticks IS NOT NULL AND host = ?",
+        socket.gethostname(),
+    )
+    return {int(process): state_of(int(pid), ticks) for process, pid, ticks in rows}
 
 
 def state_of(pid: int, start_ticks: int | None) -> str:

@@ -13,6 +13,7 @@ from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.failed import failed
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.initialization import initialization_hangs
+from transport.diagnose.killed import Killed, killed
 from transport.diagnose.measures import lateness_of
 from transport.diagnose.outage import outage
 from transport.diagnose.reported import reported, stacks_of, with_stack
@@ -100,7 +101,26 @@ def diagnose(
     every = [*begun, *ended, *reported(store, facts, numbers), *kept]
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
     findings = doubted(every, len(missing))
-    return replace(found, findings=tuple(findings), missing=len(missing))
+    found = replace(found, findings=tuple(findings), missing=len(missing))
+    cut = killed(store, facts, numbers)
+    return found if cut is None else _of_killed(found, cut)
+
+
+def _of_killed(found: Diagnosis, cut: Killed) -> Diagnosis:
+    """The diagnosis of a job whose processes were killed or crashed, which is never healthy.
+
+    A certain finding may be the reason; peers that ended explain what was suspected at the end.
+    """
+    findings = [one for one in found.findings if not cut.explains(one)]
+    evidence = replace(found.evidence, lacks=(cut.lack, *found.evidence.lacks))
+    certain = any(one.certain for one in findings)
+    if cut.first is not None and not certain:
+        findings = [cut.first, *findings]
+    found = replace(found, findings=tuple(findings), evidence=evidence)
+    if not cut.gone or not found.unexplained:
+        return found
+    notes = (*found.notes, f"slower: {found.unexplained}")
+    return replace(found, unexplained="", notes=notes)
 
 
 def _mixed(store: Store, runs: str) -> Diagnosis:

@@ -98,7 +98,7 @@ def evidence_of(
     return Evidence(ranks, nics, whole, int(facts.edges["messages"].sum()), tuple(lacks))
 
 
-def _text(numbers: Sequence[int]) -> str:
+def text_of(numbers: Sequence[int]) -> str:
     """Numbers of ranks in increasing order as text: "rank 3", "ranks 0-3, 7"."""
     return f"rank{'s' * (len(numbers) != 1)} {ranges(numbers)}"
 
@@ -106,13 +106,13 @@ def _text(numbers: Sequence[int]) -> str:
 def _of_traces(facts: Facts, missing: Sequence[int]) -> list[Lack]:
     lacks = []
     if missing:
-        text = f"no trace of {_text(missing)}"
+        text = f"no trace of {text_of(missing)}"
         lacks.append(Lack(text, "collect the traces of all hosts"))
     damaged = sorted(one.rank for one in facts.processes if not one.whole)
     if damaged:
         lacks.append(
             Lack(
-                f"the trace of {_text(damaged)} is damaged or lacks records",
+                f"the trace of {text_of(damaged)} is damaged or lacks records",
                 "weft trace info says why; write traces to a disk that is faster or has more room",
             )
         )
@@ -142,7 +142,7 @@ def _ranks(facts: Facts, windows: Windows) -> tuple[int, list[Lack]]:
     if rare:
         lacks.append(
             Lack(
-                f"{_text(sorted(rare))} called operations in few of the iterations",
+                f"{text_of(sorted(rare))} called operations in few of the iterations",
                 "record the same iterations on all ranks",
             )
         )
