@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from tests.diagnose.grown import agent
-from tests.diagnose.support import traced
+from tests.diagnose.support import as_real, tables, traced
 from tests.diagnose.test_faults import judged
+from transport.diagnose import diagnosis
 from transport.diagnose.facts import Facts, facts_of
-from transport.diagnose.gaps import Gap, gaps_of, without_losses
+from transport.diagnose.gaps import ALONE_NS, Gap, gaps_of, pauses, without_losses
 from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.incidents import HOLD_LOOKS
 from transport.diagnose.live.pauses import Pauses
+from transport.diagnose.settings import Settings
 from transport.diagnose.windows import windows_of
 from transport.trace import open_store
 
@@ -43,6 +45,48 @@ def test_gaps__a_process_that_was_stopped_is_no_lossy_nic(
     ]
     assert found[0].from_ns <= AT_NS + 100_000
     assert found[0].to_ns >= AT_NS + for_ns
+
+
+@pytest.mark.parametrize(
+    ("processes", "long", "certain"),
+    [
+        ((RANK,), False, False),
+        ((RANK,), True, True),
+        ((RANK,) * 3, False, True),
+        ((RANK, RANK, RANK, RANK + 1), False, False),  # another process of the host has one, too
+    ],
+)
+def test_gaps__of_real_jobs_that_a_busy_host_makes_are_suspicions(
+    tmp_path: Path, processes: tuple[int, ...], long: bool, certain: bool
+) -> None:
+    """Gaps of more than two iterations, of processes of one host."""
+    with open_store(traced(tmp_path)) as store:
+        facts = as_real(facts_of(store), 30)
+    facts = replace(facts, processes=tuple(replace(one, host="a") for one in facts.processes))
+    windows = windows_of(facts)
+    lasted_ns = ALONE_NS if long else ALONE_NS - 1
+    begin_ns = int(windows.starts_ns[0])
+    every = [
+        Gap(one, begin_ns + at, begin_ns + at + lasted_ns, (), 0, 0, lasted_ns, True)
+        for at, one in enumerate(processes)
+    ]
+    assert lasted_ns > 2 * windows.usual_ns
+    found = pauses(facts, windows, every, 0)
+    assert [one.certain for one in found if one.place.ranks == (RANK,)] == [certain]
+    assert all("a pause, and no hang" in one.meaning for one in found)
+
+
+@pytest.mark.parametrize("times", [200, 300])
+def test_gaps__of_a_real_job_that_are_suspicions_blame_no_nic(tmp_path: Path, times: int) -> None:
+    """Neither the losses of the NIC nor that no path to it worked is a finding instead."""
+    workload = [tables()["workload"][0] | {"repeats": 14}]
+    fault = {"kind": "stopped_process", "rank": RANK, "at_ns": 5_900_000, "until_ns": 8_800_000}
+    with open_store(traced(tmp_path, fault, workload=workload)) as store:
+        found = diagnosis.judged(as_real(facts_of(store), times), [], Settings(), [])
+    assert [(one.kind, one.certain) for one in found.findings] == [
+        ("non_communication_hang", False)
+    ]
+    assert not found.unexplained
 
 
 def test_gaps__only_that_process_has_one(tmp_path: Path) -> None:

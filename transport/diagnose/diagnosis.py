@@ -11,7 +11,7 @@ from transport.diagnose.baseline import Baseline, baseline_of, slower_than
 from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.failed import failed
-from transport.diagnose.finding import Finding, graded
+from transport.diagnose.finding import WENT_ON, Finding, graded
 from transport.diagnose.initialization import initialization_hangs
 from transport.diagnose.killed import Killed, killed
 from transport.diagnose.measures import lateness_of
@@ -194,14 +194,15 @@ def judged(
     if settings.whole:
         found = _with_late_ranks(wider, windows, ranks, found)
     if settings.use_paths and not any(one.certain for one in found):
-        cut = outage(facts, windows)
-        found = found if cut is None else [cut, *found]
+        found = _with_outage(facts, windows, found)
     paused_ns = 0 if any(one.certain for one in found) else still_ns
     evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, paused_ns)
     unexplained = ""
     if not any(one.certain for one in found):
         base = settings.baseline
-        more, unexplained = _as_a_whole(wider, windows, base, ranks, complete=not evidence.lacks)
+        paused = [(one.from_ns, _until_ns(one)) for one in _pauses(facts, found)]
+        complete = not evidence.lacks
+        more, unexplained = _as_a_whole(wider, windows, base, ranks, paused, complete=complete)
         if settings.whole:
             found = [*more, *found]
         elif unexplained:
@@ -217,6 +218,31 @@ def judged(
         unexplained=unexplained,
         evidence=evidence,
     )
+
+
+def _pauses(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
+    """Those of real processes that certainly did not run, and went on."""
+    paused = [one for one in found if one.more.get("state") == WENT_ON]
+    return [one for one in paused if one.more["proven"] and not facts.simulated]
+
+
+def _until_ns(pause: Finding) -> int:
+    """Until as long after a pause as it lasted, senders may wait before they try again."""
+    return 2 * pause.to_ns - pause.from_ns
+
+
+def _with_outage(facts: Facts, windows: Windows, found: list[Finding]) -> list[Finding]:
+    """The findings, after an outage of paths, unless a process at one end of them did not run."""
+    cut = outage(facts, windows)
+    if cut is None:
+        return found
+    paused = any(
+        set(one.place.ranks) & set(cut.place.ranks)
+        and one.from_ns <= cut.to_ns
+        and cut.from_ns <= _until_ns(one)
+        for one in _pauses(facts, found)
+    )
+    return found if paused else [cut, *found]
 
 
 def _in_order(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -320,13 +346,14 @@ def _as_a_whole(
     iterations: Windows,
     base: Baseline | None,
     absent: Collection[int],
+    paused: Collection[tuple[int, int]],
     *,
     complete: bool,
 ) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained.
 
     complete: the trace has enough evidence of each rank; otherwise, what seems to be a longer
-    iteration may be one of which too little is known.
+    iteration may be one of which too little is known. paused: begin and end of pauses.
     """
     windows = judged_windows_of(facts)
     slowdown = slower.slowdown_of(facts, windows)
@@ -334,7 +361,7 @@ def _as_a_whole(
         windows = iterations
         slowdown = slower_than(facts, windows, base)
     if slowdown is None:
-        return [], slower.unsteady(facts, windows) if complete else ""
+        return [], slower.unsteady(facts, windows, paused) if complete else ""
     group = slower.slower_group(facts, windows, slowdown, absent)
     group = group or slower.slower_place(facts, windows, slowdown)
     more = [] if group is None else [_doubted_of_ranks(facts, group)]

@@ -7,6 +7,9 @@ from typing import Any
 
 SUSPECTED_MAX = 0.6  # largest confidence of a suspicion
 
+# What a non_communication_hang means whose `more` has the state WENT_ON.
+WENT_ON, PAUSE = "went on", "a process did not run for a while, and went on: a pause, and no hang"
+
 # Class -> what it means. docs/DIAGNOSIS.md has the faults that get each class.
 CLASSES = {
     "healthy": "nothing is wrong",
@@ -70,7 +73,7 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        return CLASSES[self.kind]
+        return PAUSE if self.more.get("state") == WENT_ON else CLASSES[self.kind]
 
 
 def shared(confidence: float, place: Place) -> float:

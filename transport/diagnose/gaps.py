@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import WENT_ON, Finding, Place, shared
 from transport.diagnose.stopped import Stalls, had_work
 from transport.diagnose.windows import Windows
 from transport.ground.units import time_text
@@ -36,6 +36,9 @@ STALLED_SHARE = 0.5
 # Without timeouts of peers, only a stall of at least this length counts: busy hosts delay threads.
 ALONE_NS = 1_000_000_000
 CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than this many iterations is only suspected
+# Of a real job, a gap shorter than ALONE_NS is also only suspected, as a host short of CPU delays
+# any process; but not if one process alone of its host has this many.
+REPEATED = 3
 NAMED_MAX = 4
 QUERY = (
     "SELECT process, peer, what, value, time_ns FROM events "
@@ -243,15 +246,32 @@ def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -
         if one.to_ns >= since_ns:
             before = longest.setdefault(one.process, one)
             longest[one.process] = max(before, one, key=lambda each: each.lasted_ns)
+    return [
+        _finding(facts, gap, certain=_is_certain(facts, windows, gap, gaps))
+        for gap in longest.values()
+    ]
+
+
+def _is_certain(facts: Facts, windows: Windows, gap: Gap, gaps: Sequence[Gap]) -> bool:
+    """Whether the gap is a finding. gaps: those of all processes.
+
+    A NIC that fails for once, and loses all, cannot be told from a gap unless the process noticed;
+    one that flaps does so again. A busy host delays processes for less than ALONE_NS.
+    """
     count = Counter(one.process for one in gaps)
-    return [_finding(facts, windows, one, count[one.process] == 1) for one in longest.values()]
+    if gap.lasted_ns <= CERTAIN_ITERATIONS * windows.usual_ns:
+        return False
+    if not gap.proven and count[gap.process] > 1:
+        return False
+    if facts.simulated or gap.lasted_ns >= ALONE_NS:
+        return True
+    host = facts.processes[gap.process].host
+    alone = all(one == gap.process or facts.processes[one].host != host for one in count)
+    return alone and count[gap.process] >= REPEATED
 
 
-def _finding(facts: Facts, windows: Windows, gap: Gap, once: bool) -> Finding:
-    """once: it is the only gap of the process. A NIC that fails for once, and loses all, cannot be
-    told from it unless the process noticed; one that flaps does so again."""
+def _finding(facts: Facts, gap: Gap, *, certain: bool) -> Finding:
     name, process = facts.name(gap.process), facts.processes[gap.process]
-    certain = (gap.proven or once) and gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
     others = () if gap.proven else (f"NIC of {name}",)
     place = Place("rank", name, (process.rank,), "", others if certain else ())
     advice = (
@@ -272,7 +292,7 @@ def _finding(facts: Facts, windows: Windows, gap: Gap, once: bool) -> Finding:
         QUERY.format(gap.from_ns, gap.until_ns),
         advice,
         lost_ns=gap.lasted_ns,
-        more={"state": "went on"},
+        more={"state": WENT_ON, "proven": gap.proven},
     )
 
 

@@ -300,10 +300,11 @@ def _steps_at_once(own: Array, known: Array, usual_ns: float) -> dict[int, Step]
     return steps if calm and max(moments) - min(moments) <= SIDE_MIN else {}
 
 
-def unsteady(facts: Facts, windows: Windows) -> str:
+def unsteady(facts: Facts, windows: Windows, paused: Collection[tuple[int, int]] = ()) -> str:
     """What to say of a job some of whose iterations take longer, as do their messages; "": nothing.
 
-    In a checkpoint or an evaluation no message takes longer.
+    In a checkpoint or an evaluation no message takes longer. paused: begin and end of pauses of
+    processes, in ns, which explain longer iterations.
     """
     if windows.count < UNSTEADY_MIN + 5 or not len(facts.edges["source"]):
         return ""
@@ -320,6 +321,11 @@ def unsteady(facts: Facts, windows: Windows) -> str:
         every = lengths > LONGER * usual
         apart = np.median(busy[every]) / np.median(busy[~every]) if every.any() else 0.0
         long = every if apart > BUSIER_TOGETHER else long
+    explained = np.zeros(windows.count, bool)
+    for span in paused:
+        first, last = windows.of(np.array(span))
+        explained[first : last + 1] = True
+    long, stalled = long & ~explained[1:-1], stalled & ~explained[1:-1]
     lost_ns = float((lengths - usual)[long].sum())
     few = long.sum() < UNSTEADY_MIN and not stalled.any()
     if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():

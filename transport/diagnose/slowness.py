@@ -74,7 +74,9 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
                 merged = [graded(one, False) for one in merged]
                 _merge(merged, damaged)
     full = overflowing_sockets(facts)
-    merged = [_but_for(one, paused) for one in _lasting(_without_followers(merged))]
+    # A short pause of a real process is no finding, but explains what its NIC lost.
+    shown = [one for one in paused if one.certain or (one.more["proven"] and not facts.simulated)]
+    merged = [_but_for(one, shown) for one in _lasting(_without_followers(merged))]
     merged = [*full, *(_beside_full_sockets(one, full) for one in merged)]
     merged = [with_all(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
@@ -171,10 +173,13 @@ def _beside_full_sockets(one: Finding, full: Sequence[Finding]) -> Finding:
 
 
 def _but_for(one: Finding, paused: Sequence[Finding]) -> Finding:
-    """The finding; that of a NIC that loses what comes while its process pauses is suspected."""
+    """The finding; that of a NIC that loses what comes while its process pauses is suspected.
+
+    paused: the pauses of which no more doubt is left.
+    """
     for pause in paused:
         during = one.from_ns <= pause.to_ns and pause.from_ns <= one.to_ns
-        if pause.certain and during and one.place.ranks == pause.place.ranks:
+        if during and one.place.ranks == pause.place.ranks:
             return graded(one, False)
     return one
 
