@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -332,6 +333,7 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
             pid = ranks[1].pid
             done = until(lambda: stop_of(pid, run("diagnose", tmp_path)), "nothing is found")
         assert done.output.startswith("non_communication_hang: rank 1, confidence 99 %")
+        assert f"\n  process:  pid {pid} on {socket.gethostname()}\n" in done.output
     finally:
         for one in ranks:
             one.kill()

@@ -17,7 +17,7 @@ from tests.diagnose.test_command import RING, run
 from tests.stopping import stopped
 from tests.trace.writer import Process, communicator, operation
 from tests.waiting import PATIENCE_S
-from transport.diagnose import alive, diagnosis
+from transport.diagnose import alive, diagnosis, report
 from transport.diagnose.facts import facts_of
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.killed import Killed, killed
@@ -97,6 +97,7 @@ def test_killed__the_rank_whose_records_stop_first_is_suspected(
     assert (first is not None) == named
     if first is not None:
         assert (first.kind, first.place.name, first.certain) == ("crash", "rank 1", False)
+        assert "process:  pid" in "\n".join(report.lines_of(first, "DIR"))
 
 
 def test_killed__explains_suspicions_of_the_network_at_the_end_alone(tmp_path: Path) -> None:

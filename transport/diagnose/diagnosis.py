@@ -100,10 +100,21 @@ def diagnose(
     ended = [] if crashed else failed(store, facts, numbers)
     every = [*begun, *ended, *reported(store, facts, numbers), *kept]
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
-    findings = doubted(every, len(missing))
+    findings = [_with_process(facts, one) for one in doubted(every, len(missing))]
     found = replace(found, findings=tuple(findings), missing=len(missing))
     cut = killed(store, facts, numbers)
     return found if cut is None else _of_killed(found, cut)
+
+
+def _with_process(facts: Facts, one: Finding) -> Finding:
+    """The finding; one about a single rank of a real job with the host and id of its process."""
+    if facts.simulated or one.place.kind != "rank" or len(one.place.ranks) != 1:
+        return one
+    mine = [each for each in facts.processes if each.rank == one.place.ranks[0] and each.pid]
+    if len(mine) != 1:
+        return one
+    process = {"host": mine[0].host, "pid": mine[0].pid}
+    return replace(one, more={**one.more, "process": process})
 
 
 def _of_killed(found: Diagnosis, cut: Killed) -> Diagnosis:

@@ -92,9 +92,10 @@ def _first(
         facts.end_ns,
         0.6,
         False,
-        f"The records of {name} (pid {process.pid} on {process.host}) stop {time_text(later_ns)} "
-        "or more before those of all others, its trace has no end, and its process is gone.",
+        f"The records of {name} stop {time_text(later_ns)} or more before those of all others, its "
+        "trace has no end, and its process is gone.",
         QUERY,
         f"Look for the reason on {process.host}: its output, and the kernel log (out of memory, a "
         "signal, a failed GPU).",
+        more={"process": {"host": process.host, "pid": process.pid}},
     )

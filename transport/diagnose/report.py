@@ -91,6 +91,7 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         lines.append(f"  cannot be told from: {', '.join(one.place.candidates)}")
     lines = [
         *lines,
+        *_process_of(one),
         f"  what:     {one.meaning}",
         f"  evidence: {one.evidence}",
         f"  when:     {when(one.from_ns, one.to_ns)}",
@@ -98,6 +99,12 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  do:       {one.advice}",
     ]
     return [printable(line) for line in lines]
+
+
+def _process_of(one: Finding) -> list[str]:
+    """The line that names the process of a finding about one rank, if the trace knows it."""
+    process = one.more.get("process")
+    return [f"  process:  pid {process['pid']} on {process['host']}"] if process else []
 
 
 def _query_of(one: Finding, folder: str) -> str:
