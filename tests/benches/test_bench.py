@@ -403,6 +403,24 @@ def test_examples__ring_says_why_a_rank_failed() -> None:
     assert "give a larger range (WEFT_PORT_BASE)" in last
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_examples__ring_says_which_rank_was_killed(number: signal.Signals) -> None:
+    words = [sys.executable, "-m", "transport.examples.ring", "--rounds", "1000000000"]
+    ring = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        children = Path(f"/proc/{ring.pid}/task/{ring.pid}/children")
+        until(lambda: len(children.read_text().split()) == 4)  # Python's tracker, and three ranks
+        os.kill(int(children.read_text().split()[-1]), number)
+        _, errors = ring.communicate(timeout=PATIENCE_S)
+    finally:
+        ring.kill()
+    assert ring.returncode == 1
+    lines = [one for one in errors.splitlines() if not one.startswith("weft")]
+    assert lines == [f"Error: rank 2 was killed by {number.name}"], errors
+
+
 def test_examples__ring_ends_at_interrupts_of_all_its_processes() -> None:
     ring = subprocess.Popen(
         [sys.executable, "-m", "transport.examples.ring", "--rounds", "1000000000"],

@@ -14,19 +14,23 @@ if __name__ == "__main__":
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from multiprocessing.connection import Connection as Pipe, wait
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import click
 import numpy as np
 
 from transport import Connection, Endpoint, WeftError
+from transport.errors import ConnectionLostError
 from transport.ground.extras import install
 from transport.ground.workers import follow_parent, interrupts_held
 
 PATIENCE_S = 60.0
+END_S = 2.0  # between the end of a rank's connections and that of its process
 
 
 class Arrays:
@@ -128,7 +132,8 @@ def run_ranks(library: str, *settings: int) -> list[tuple[int, float]]:
     """Starts the ranks and runs them; how many elements were wrong and the best time of each."""
     ranks, _, rounds = settings
     context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
+    pipes: list[Pipe] = []
+    processes: list[SpawnProcess] = []
     try:
         with interrupts_held():
             for me in range(ranks):
@@ -138,36 +143,92 @@ def run_ranks(library: str, *settings: int) -> list[tuple[int, float]]:
                 processes[-1].start()
                 theirs.close()
                 pipes.append(ours)
-        handles = heard(pipes)
-        for me, pipe in enumerate(pipes):
-            pipe.send(handles[(me + 1) % ranks])
-        for _ in range(rounds):
-            heard(pipes)
-            for pipe in pipes:
-                pipe.send("go")
-        found = heard(pipes)
-        for pipe in pipes:
-            pipe.send("over")
+        found = conducted(pipes, rounds)
         for process in processes:
             process.join(PATIENCE_S)
-    except (EOFError, BrokenPipeError):
-        raise click.ClickException("a rank failed: see its error above") from None
+        return found
+    except RankError as error:
+        raise click.ClickException(why_failed(processes, error.rank, error.sent)) from None
     finally:
         for process in processes:
             process.kill()
+
+
+def conducted(pipes: list[Pipe], rounds: int) -> list[tuple[int, float]]:
+    """Leads the ranks through the rounds; returns what each found. RankError if one fails."""
+    handles = heard(pipes)
+    for rank in range(len(pipes)):
+        tell(pipes, rank, handles[(rank + 1) % len(pipes)])
+    for _ in range(rounds):
+        heard(pipes)
+        for rank in range(len(pipes)):
+            tell(pipes, rank, "go")
+    found = heard(pipes)
+    for rank in range(len(pipes)):
+        tell(pipes, rank, "over")
     return found
 
 
+class RankError(Exception):
+    """A rank sent an error, or its process ended (sent: None)."""
+
+    def __init__(self, rank: int, sent: WeftError | None) -> None:
+        super().__init__(f"rank {rank} failed")
+        self.rank, self.sent = rank, sent
+
+
+def tell(pipes: list[Pipe], rank: int, message: Any) -> None:
+    """Sends a message to a rank; RankError if its process has ended."""
+    try:
+        pipes[rank].send(message)
+    except OSError:
+        raise RankError(rank, None) from None
+
+
 def heard(pipes: list[Pipe]) -> list[Any]:
-    """The next message of each rank; ClickException if a rank sends an error instead."""
+    """The next message of each rank; RankError if a rank sends an error or has ended."""
     found: dict[int, Any] = {}
     while len(found) < len(pipes):
         ready = wait([pipe for rank, pipe in enumerate(pipes) if rank not in found])
         for rank in [rank for rank, pipe in enumerate(pipes) if pipe in ready]:
-            found[rank] = pipes[rank].recv()
+            try:
+                found[rank] = pipes[rank].recv()
+            except (EOFError, OSError):  # OSError: it ended and left a message unread
+                raise RankError(rank, None) from None
             if isinstance(found[rank], WeftError):
-                raise click.ClickException(f"rank {rank}: {found[rank]}")
+                raise RankError(rank, found[rank])
     return [found[rank] for rank in range(len(pipes))]
+
+
+def why_failed(processes: list[SpawnProcess], rank: int, sent: WeftError | None) -> str:
+    """Why the job failed, once a rank sent an error or ended.
+
+    A rank that lost its connection to one that was killed may be heard first.
+    """
+    if sent is not None and not isinstance(sent, ConnectionLostError):
+        return f"rank {rank}: {sent}"
+    until_s = time.monotonic() + END_S
+    while True:
+        codes = [one.exitcode for one in processes]
+        for other, code in enumerate(codes):
+            if code is not None and code < 0:
+                return f"rank {other} was killed by {signal_name(-code)}"
+        running = [one.sentinel for one, code in zip(processes, codes, strict=True) if code is None]
+        left_s = until_s - time.monotonic()
+        if not running or left_s <= 0 or (sent is None and codes[rank] is not None):
+            break
+        wait(running, left_s)
+    if sent is not None:
+        return f"rank {rank}: {sent}"
+    return f"rank {rank} ended with status {processes[rank].exitcode}: see its error above"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; its number if it has none, as those of real time."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @click.command()
