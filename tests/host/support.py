@@ -36,9 +36,9 @@ def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Pope
 
 
 @contextmanager
-def serving(lab: Lab, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """`weft doctor --serve` on host1, once it listens."""
-    server = start(lab, "host1", SCRIPT, "doctor", "--serve", **variables)
+def serving(lab: Lab, script: str = SCRIPT, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """`weft doctor --serve` on host1, once it listens. script: the command, in Python."""
+    server = start(lab, "host1", script, "doctor", "--serve", **variables)
     try:
         assert server.stdout is not None
         address = lab.address("host1")

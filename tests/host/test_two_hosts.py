@@ -148,7 +148,7 @@ def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
     with serving(lab) as server, dropped(lab, "ipproto", "udp"):
         status, found = report(lab)
         assert server.stdout is not None
-        assert "no datagram of it arrived: let UDP pass" in server.stdout.readline()
+        assert "no datagram of it arrived: let UDP ports " in server.stdout.readline()
         assert ended(server, signal.SIGTERM)[0] == 0
     assert (status, found["control port"]["state"]) == (1, "ok")
     assert found["data paths"]["state"] == "BROKEN"
@@ -156,12 +156,33 @@ def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
     assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
 
 
+@pytest.mark.parametrize("hello_s", ["8.0", "15.0"])
+def test_two_hosts__a_firewall_of_the_server_is_named_whoever_gives_up_first(
+    lab: Lab, hello_s: str
+) -> None:
+    """A server that waits shorter closes the connection before the testing end has judged."""
+    script = f"from transport.host.two_hosts import serve; serve.HELLO_S = {hello_s}; {SCRIPT}"
+    ports = {"WEFT_PORT_BASE": "20000-24095"}
+    with (
+        serving(lab, script, **ports) as server,
+        filtered(lab, "host1", "udp dport 20000-24095"),
+    ):
+        status, found = report(lab, **ports)
+        assert server.stdout is not None
+        said = server.stdout.readline()
+    assert "no datagram of it arrived: let UDP ports 20000-24095 (WEFT_PORT_BASE) pass fr" in said
+    assert (status, found["data paths"]["state"]) == (1, "BROKEN")
+    assert "0 of 4 answer: UDP packets to the peer are dropped" in found["data paths"]["found"]
+    assert "let UDP ports 20000-24095 (WEFT_PORT_BASE) pass" in found["data paths"]["remedy"]
+    assert "other host" not in found
+
+
 def test_two_hosts__udp_of_one_direction_is_named_at_both_ends(lab: Lab) -> None:
     back = ("ipproto", "udp", "from", lab.address("host1"))
     with serving(lab) as server, dropped(lab, *back):
         _, found = report(lab)
         assert server.stdout is not None
-        assert "let UDP pass from this host to it; UDP from it" in server.stdout.readline()
+        assert "pass from this host to it; UDP from it" in server.stdout.readline()
     assert "those from the peer to this host are dropped" in found["data paths"]["found"]
 
 
@@ -202,11 +223,43 @@ def test_two_hosts__a_port_of_a_job_is_named(lab: Lab) -> None:
     assert found["secret"]["state"] == "not judged"
 
 
+# Accepts whoever reaches the port, as a job with open listeners does, and never answers.
+OPEN_JOB = """
+import time
+from transport import Endpoint
+with Endpoint() as endpoint, endpoint.listen(port=7117, open=True) as listener:
+    print("listens", flush=True)
+    with listener.accept(timeout_s=240):
+        time.sleep(240)
+"""
+
+
+def test_two_hosts__a_job_that_accepts_whoever_comes_is_no_doctor(lab: Lab) -> None:
+    job = start(lab, "host1", OPEN_JOB)
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "listens\n"
+        words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
+        client = start(lab, "host0", SCRIPT, *words)
+        assert client.stderr is not None
+        assert any("which may serve another one or run a job" in one for one in client.stderr)
+    finally:
+        job.kill()
+        job.communicate(timeout=PATIENCE_S)
+    said, _ = client.communicate(timeout=PATIENCE_S)
+    found = {one["subject"]: one for one in json.loads(said)}
+    process = f"the process at {lab.address('host1')} port {PORT}"
+    assert f"{process} ended the connection" in found["other host"]["found"]
+    assert "a job's, not weft doctor --serve" in found["other host"]["found"]
+    assert "use the port that weft doctor --serve printed" in found["other host"]["remedy"]
+    assert states(found, "data paths", "MTU") == {"not judged"}
+
+
 def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
     words = (SCRIPT, "doctor", "--peer", lab.address("host1"), "--json", "-")
     with serving(lab) as server:
         client = start(lab, "host0", *words)
-        await_connection(lab)
+        await_phase(client)
         client.kill()
         client.communicate(timeout=PATIENCE_S)
         assert server.stdout is not None
@@ -214,7 +267,7 @@ def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
         # What the server has not said of this client yet keeps the next one waiting.
         with dropped(lab, "ipproto", "udp"):
             client = start(lab, "host0", *words)
-            await_connection(lab)
+            await_phase(client)
             server.kill()
             said, _ = client.communicate(timeout=PATIENCE_S)
     found = {one["subject"]: one for one in json.loads(said)}
@@ -442,6 +495,12 @@ def test_two_hosts__nothing_listens(lab: Lab) -> None:
     assert (status, found["control port"]["state"]) == (1, "BROKEN")
     assert "weft doctor --serve" in found["control port"]["remedy"]
     assert states(found, "versions", "secret", "data paths") == {"not judged"}
+
+
+def await_phase(client: subprocess.Popen[str]) -> None:
+    """Waits until a client has connected, and says what it does next."""
+    assert client.stderr is not None
+    assert any("connecting to port" not in one for one in client.stderr)
 
 
 def await_connection(lab: Lab) -> None:

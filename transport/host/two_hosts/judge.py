@@ -111,26 +111,45 @@ def unlike(why: str, near: Hello) -> list[Finding]:
     return [control, versions, secret, *(_not_judged(one, "not tested") for one in REST)]
 
 
-def silent(
-    why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
-) -> list[Finding]:
-    """The findings if the control connection was made, and no message came over data paths."""
-    found = connected(near)
-    if any(map(answered, paths)):
-        text = f"{answers_text(engines, paths)}; {printable(why)}"
-        remedy = "is that weft doctor --serve, of the same version? It serves one host at a time"
-        found.append(Finding("data paths", BROKEN, text, remedy))
-    else:
-        kind = "UDP" if near.is_udp else "RDMA"
-        lost = (
-            f"no {kind} packet of the peer arrived: those from the peer to this host are dropped; "
-            "weft doctor --serve there says whether those to it are, too"
-        )
-        if received:
-            lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
-        text = f"{answers_text(engines, paths)}: {lost}"
-        found.append(Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"))
-    return found + [_not_judged(one, "no data path") for one in REST[1:]]
+def silent(engines: int, paths: Sequence[PathFact], received: int, near: Hello) -> list[Finding]:
+    """The findings if the control connection was made, and no data path answered."""
+    kind = "UDP" if near.is_udp else "RDMA"
+    lost = (
+        f"no {kind} packet of the peer arrived: those from the peer to this host are dropped; "
+        "weft doctor --serve there says whether those to it are, too"
+    )
+    if received:
+        lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
+    text = f"{answers_text(engines, paths)}: {lost}"
+    return [
+        *connected(near),
+        Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"),
+        *(_not_judged(one, "no data path") for one in REST[1:]),
+    ]
+
+
+def no_doctor(host: str, port: int, *, has_ended: bool, near: Hello) -> list[Finding]:
+    """The findings if no message of the test came, and not because data paths are silent.
+
+    has_ended: whether the other end closed the connection; else the wait for a message is over.
+    """
+    did, other = "sent no message of the test", "it serves another host"
+    if has_ended:
+        did = "ended the connection without a message of the test"
+        other = "that was stopped or gave up"
+    found = (
+        f"the process at {host} port {port} {did}: it is a job's, not weft doctor --serve, unless "
+        f"{other}"
+    )
+    remedy = (
+        "use the port that weft doctor --serve printed: weft doctor --peer HOST:PORT; if it is "
+        "this one, see what it printed"
+    )
+    return [
+        *connected(near),
+        Finding("other host", BROKEN, printable(found), remedy),
+        *(_not_judged(one, "the test did not begin") for one in REST),
+    ]
 
 
 def stranded(subjects: Sequence[Finding], where: str, addresses: str) -> list[Finding]:

@@ -12,7 +12,7 @@ from transport.errors import ConnectionClosedError, PeerDeadError, WeftError
 from transport.host.finding import Finding
 from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import judge
-from transport.host.two_hosts.ends import End, back_socket, open_end
+from transport.host.two_hosts.ends import End, back_socket, open_end, why_unreached
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
     FactError,
@@ -34,7 +34,7 @@ from transport.host.two_hosts.reach import (
     stranded,
 )
 from transport.host.two_hosts.talk import Budget, hear, host_of, pieces, say
-from transport.host.two_hosts.traffic import answered, heard, measure, paths_to, probe
+from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
 SILENCE_S = 10.0  # without an answer on any data path
@@ -66,15 +66,14 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
             return judge.stranded(before, "the other host", ", ".join(sorted(theirs)))
         back_port = back_socket(stack, end.hello.devices[0].address)
         hello = replace(end.hello, back_port=back_port)
+        watch = PathWatch(endpoint, front)
         try:
-            far = _greet(endpoint, front, hello, progress)
-        except ENDED as error:
-            return [*judge.connected(hello), *judge.ended(error)]
+            far = _greet(front, hello, watch, progress)
         except FactError as error:
             return judge.unlike(str(error), end.hello)
         except WeftError as error:
             received = endpoint.counters().datagrams_received
-            return judge.silent(str(error), *paths_to(endpoint, front), received, end.hello)
+            return _not_greeted(host, port, error, watch, received, end.hello)
         budget = Budget(SESSION_S)
         findings = judge.greeted(hello, far)
         pairs = _pairs(len(end.hello.devices), len(far.devices))
@@ -99,13 +98,13 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         return findings
 
 
-def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProgress) -> Hello:
+def _greet(front: Connection, hello: Hello, watch: PathWatch, progress: OnProgress) -> Hello:
     """Exchanges hellos; waits while data paths answer, as the other end may be busy."""
     silent_until_s = time.monotonic() + SILENCE_S
 
     def goes_on() -> bool:
-        if any(map(answered, paths_to(endpoint, front)[1])):
-            progress("waiting for the other host", 0.0)
+        if watch.look():
+            progress("waiting for the other host, which may serve another one or run a job", 0.0)
             return True
         progress(f"waiting for an answer on a data path, {SILENCE_S:.0f} s at most", 0.0)
         return time.monotonic() < silent_until_s
@@ -115,6 +114,21 @@ def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProg
     for part in greeting:
         part.wait(SAY_S)
     return check_hello(far)
+
+
+def _not_greeted(
+    host: str, port: int, error: WeftError, watch: PathWatch, received: int, hello: Hello
+) -> list[Finding]:
+    """The findings if the other end sent no hello: data paths, another process, or its end.
+
+    A server that heard nothing closes the connection and listens on; one that ended does not.
+    """
+    has_ended = isinstance(error, ENDED)
+    if has_ended and not watch.answered and why_unreached(host, port):
+        return [*judge.connected(hello), *judge.ended(error)]
+    if watch.answered or (has_ended and not watch.is_silent):
+        return judge.no_doctor(host, port, has_ended=has_ended, near=hello)
+    return judge.silent(watch.engines, watch.paths, received, hello)
 
 
 def _pairs(near: int, far: int) -> list[PairStep]:

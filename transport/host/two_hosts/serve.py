@@ -27,21 +27,21 @@ from transport.host.two_hosts.facts import (
     Verdict,
     check_hello,
 )
-from transport.host.two_hosts.ports import DOCTOR_PORT, usual_ports
+from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
 from transport.host.two_hosts.reach import is_own, only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
-from transport.host.two_hosts.traffic import heard, measure, probe
+from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
 
-HELLO_S = 10.0
+HELLO_S = 15.0  # more than SILENCE_S of the other end, which then judges by what it saw
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
 STEP_S = 60.0
 SAY_S = 10.0
-ANSWER_S = 8.0  # less than SILENCE_S of the other end, which then closes the connection
+ANSWER_S = 8.0
 ACCEPT_S = 0.2  # how often a wait for a dial looks at the first connection
 PAUSE_S = 1.0
 
 NO_ANSWER = (
-    "its first message arrived, and none of this host's: let UDP pass from this host to it; UDP "
+    "its first message arrived, and none of this host's: let {} pass from this host to it; UDP "
     "from it to this host arrives"
 )
 NO_REPORT = (
@@ -117,31 +117,45 @@ class Server:
         received = self.endpoint.counters().datagrams_received
         with front, ExitStack() as stack:
             peer = host_of(front)
+            end = open_end(stack, self.endpoint, self._listeners)
+            watch = PathWatch(self.endpoint, front)
             try:
-                hello = check_hello(hear(front, Hello, timeout_s=HELLO_S))
-            except TimedOutError:
-                count = self.endpoint.counters().datagrams_received - received
-                return Outcome(peer, failed=_silent(count))
+                hello = _hello(front, watch)
             except (WeftError, FactError) as error:
-                own = [one.address for one in self.endpoint.devices]
-                if only_loopback(own) and not is_own(peer):
-                    return Outcome(
-                        peer, failed=f"this host offers only {own_text(own)}: {LOOPBACK}"
-                    )
-                return Outcome(peer, failed=printable(str(error)))
+                count = self.endpoint.counters().datagrams_received - received
+                return Outcome(peer, failed=self._not_greeted(peer, error, watch, count, end))
             try:
-                findings = self._test(front, open_end(stack, self.endpoint, self._listeners), hello)
+                findings = self._test(front, end, hello, watch)
             except (WeftError, FactError) as error:
                 return Outcome(peer, printable(hello.host), printable(str(error)))
             return Outcome(peer, printable(hello.host), "", findings)
 
-    def _test(self, front: Connection, end: End, hello: Hello) -> tuple[Finding, ...]:
+    def _not_greeted(
+        self, peer: str, error: Exception, watch: PathWatch, datagrams: int, end: End
+    ) -> str:
+        """Why no first message of a host arrived.
+
+        A host that no data path leads to waits for SILENCE_S, and ends.
+        """
+        own = [one.address for one in self.endpoint.devices]
+        if only_loopback(own) and not is_own(peer):
+            return f"this host offers only {own_text(own)}: {LOOPBACK}"
+        is_silent = isinstance(error, ConnectionLostError) and watch.is_silent
+        if is_silent or isinstance(error, TimedOutError):
+            return _silent(datagrams, end.hello)
+        return printable(str(error))
+
+    def _test(
+        self, front: Connection, end: End, hello: Hello, watch: PathWatch
+    ) -> tuple[Finding, ...]:
         budget = Budget(SESSION_S)
         back = why_unreached(host_of(front), hello.back_port) if hello.back_port else ""
         try:
             say(front, replace(end.hello, back=back), ANSWER_S)
-        except TimedOutError:
-            raise FactError(NO_ANSWER) from None
+        except (TimedOutError, ConnectionLostError) as error:
+            if isinstance(error, ConnectionLostError) and not watch.is_silent:
+                raise
+            raise FactError(NO_ANSWER.format(data_ports(hello))) from None
         for _ in range(DEVICES_MAX + 1):
             step = hear(front, PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
             if isinstance(step, Verdict):
@@ -186,12 +200,22 @@ class Server:
                     raise
 
 
-def _silent(datagrams: int) -> str:
-    """Why a host that connected sent no message."""
+def _hello(front: Connection, watch: PathWatch) -> Hello:
+    """The first message of a host, as hear(); `watch` sees the paths meanwhile."""
+
+    def goes_on() -> bool:
+        watch.look()
+        return True
+
+    return check_hello(hear(front, Hello, timeout_s=HELLO_S, goes_on=goes_on))
+
+
+def _silent(datagrams: int, near: Hello) -> str:
+    """Why a host that connected sent no message. near: this end's hello."""
     if datagrams == 0:
         return (
-            "it connected to the control port, and no datagram of it arrived: let UDP pass from "
-            "it to this host"
+            "it connected to the control port, and no datagram of it arrived: let "
+            f"{data_ports(near)} pass from it to this host"
         )
     return (
         f"it connected to the control port and {datagrams} datagrams arrived, but no message: let "

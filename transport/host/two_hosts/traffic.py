@@ -18,6 +18,7 @@ MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 READY = b"ready"
 NO_PATH = "no data path answers"
 SEND_S = 1.0
+SILENT_S = 4.0  # an answer takes milliseconds; a connection that ended earlier had too little time
 PATHS_S = 15.0  # in which each path has been probed several times
 WAIT_S = 15.0  # longest wait for one message
 POLL_S = 0.05
@@ -79,6 +80,32 @@ def _newest(page: Page, address: str) -> list[PeerRow]:
 def answered(one: PathFact) -> bool:
     """Whether a path carried packets there and back, and still does."""
     return one.rtt_ns > 0 and one.usable
+
+
+class PathWatch:
+    """The paths of a connection as last seen, which stay known after the connection has ended."""
+
+    def __init__(self, endpoint: Endpoint, connection: Connection) -> None:
+        self._endpoint, self._connection = endpoint, connection
+        self._began_s = time.monotonic()
+        self.engines, self.paths = paths_to(endpoint, connection)
+
+    @property
+    def answered(self) -> bool:
+        """Whether a path answered when they were last seen."""
+        return any(map(answered, self.paths))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no path answers, although there was time for it."""
+        return not self.answered and time.monotonic() > self._began_s + SILENT_S
+
+    def look(self) -> bool:
+        """Sees the paths again while the connection lasts; returns `answered`."""
+        engines, paths = paths_to(self._endpoint, self._connection)
+        if alive(self._connection):
+            self.engines, self.paths = engines, paths
+        return self.answered
 
 
 def await_paths(
