@@ -32,7 +32,10 @@ def verdict(findings: Sequence[Finding]) -> str:
     if by_state[BROKEN]:
         return f"verdict: broken: {by_state[BROKEN]}"
     limited = f"; limited: {by_state[LIMITED]}" if by_state[LIMITED] else ""
-    if by_state[NOT_JUDGED]:
+    not_judged = [one for one in findings if one.state == NOT_JUDGED]
+    if not_judged and all(one.subject.startswith(PORTS_TRIED) for one in not_judged):
+        return f"verdict: the two hosts can run weft{limited}; note: {by_state[NOT_JUDGED]}"
+    if not_judged:
         return f"verdict: nothing is broken; not judged: {by_state[NOT_JUDGED]}{limited}"
     return f"verdict: the two hosts can run weft{limited}"
 

@@ -145,7 +145,10 @@ def untried_ports(facts: PairFacts) -> list[Finding]:
     if not texts:
         return []
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
-    remedy = f"let all {ports} {FIREWALL}; processes of a job take any of them"
+    remedy = (
+        f"no fault: a test tries the ports of one process. If a firewall is there, let all {ports} "
+        f"{FIREWALL}; processes of a job take any of them"
+    )
     return [Finding(PORTS_TRIED, NOT_JUDGED, ", ".join(texts), remedy)]
 
 
