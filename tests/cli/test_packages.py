@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ NEEDS = {
     ),
     "estimate overlap TRACE": "trace",
     "estimate calibrate TRACE -o OUT.toml": "estimate",
+    "estimate compare '64 x h100 ethernet-400' --html OUT.html": "plots",
+    "estimate compare '64 x h100 ethernet-400' --plot OUT.svg": "plots",
     "estimate train llama2-7b --data 64 --html OUT.html": "plots",
     "estimate train llama2-7b --data 64 --gantt OUT.svg": "plots",
     "estimate train llama2-7b --data 64 --curves OUT.svg": "plots",
@@ -62,7 +65,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, modules: set[str]) -> None:
 
 
 def words(text: str, trace: Path, folder: Path) -> list[str]:
-    return text.replace("TRACE", str(trace)).replace("OUT", str(folder / "out")).split()
+    return shlex.split(text.replace("TRACE", str(trace)).replace("OUT", str(folder / "out")))
 
 
 @pytest.fixture(scope="module")
