@@ -26,6 +26,7 @@ PATH_METAVARS = ("FILE", "DIR", "FOLDER")
 WORDS = {
     "operation": "AllReduce",
     "model": "llama3-8b",
+    "models": "llama3-8b",
     "policies": "swift",
     "policy": "window/fixed",
     "sql": "SELECT 1",

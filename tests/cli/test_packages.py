@@ -42,6 +42,7 @@ NEEDS = {
     "estimate calibrate TRACE -o OUT.toml": "estimate",
     "estimate compare '64 x h100 ethernet-400' --html OUT.html": "plots",
     "estimate compare '64 x h100 ethernet-400' --plot OUT.svg": "plots",
+    "estimate tolerate llama2-7b --plot OUT.svg": "plots",
     "estimate train llama2-7b --data 64 --html OUT.html": "plots",
     "estimate train llama2-7b --data 64 --gantt OUT.svg": "plots",
     "estimate train llama2-7b --data 64 --curves OUT.svg": "plots",

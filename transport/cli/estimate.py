@@ -9,6 +9,7 @@ from transport.cli.estimate_compare import command as compare
 from transport.cli.estimate_hlo import command as hlo
 from transport.cli.estimate_overlap import command as overlap
 from transport.cli.estimate_simulate import command as simulate
+from transport.cli.estimate_tolerate import command as tolerate
 from transport.cli.estimate_train import command as train
 from transport.cli.estimate_tune import command as tune
 
@@ -18,5 +19,5 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (calibrate, check, collective, compare, hlo, overlap, simulate, train, tune):
+for one in (calibrate, check, collective, compare, hlo, overlap, simulate, tolerate, train, tune):
     command.add_command(one)

@@ -80,12 +80,14 @@ def _integer(option: str, default: int, least: int, most: int | None, text: str)
     return click.option(option, default=default, show_default=True, type=kind, help=text)
 
 
-def number_options(command: Any) -> Any:
+def number_options(command: Any, without: str = "") -> Any:
+    """Adds the model's sizes and the degrees of parallelism. without: one to leave out."""
     for name, text in reversed(SIZES.items()):
         option = f"--{name.replace('_', '-')}"
         help_text = f"Instead of the preset's {text}."
         command = click.option(option, name, type=click.IntRange(1), help=help_text)(command)
-    for name, text in reversed(DEGREES.items()):
+    degrees = {name: text for name, text in DEGREES.items() if name != without}
+    for name, text in reversed(degrees.items()):
         command = _integer(f"--{name}", 1, 1, RANKS_MAX, text)(command)
     return command
 
@@ -491,6 +493,14 @@ def _notes(found: Training, plan: Plan, network: Network, computing: Computing) 
         )
     if found.unchecked:
         made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
+    made += computation_notes(computing)
+    made += notes_of(network, any(row.extrapolated for row in found.rows))
+    return [f"note: {one}" for one in made]
+
+
+def computation_notes(computing: Computing) -> list[str]:
+    """Notes on where the time of computation comes from, and on the GPU's own links."""
+    made = []
     if computing.file is not None:
         made.append(f"computation as measured on one GPU: {computing.file.name}")
     elif computing.gpu.efficiency is None:
@@ -499,6 +509,4 @@ def _notes(found: Training, plan: Plan, network: Network, computing: Computing) 
             f"kernels' speed is fitted to published runs (of {fitted}): measure it, and give "
             "--computation or --efficiency"
         )
-    made += torus_notes(computing.gpu)
-    made += notes_of(network, any(row.extrapolated for row in found.rows))
-    return [f"note: {one}" for one in made]
+    return made + torus_notes(computing.gpu)
