@@ -29,12 +29,16 @@ class Rounds:
         return values[-1] + self.more * (values[-1] - values[0])
 
 
-def rounds_of(step: Step) -> Rounds:
-    """What to schedule of a step: all of it, if it has few passes."""
+def rounds_of(step: Step, exact: int | None = None) -> Rounds:
+    """What to schedule of a step: all of it, if it has few passes.
+
+    exact: at most how many; None: PASSES_EXACT.
+    """
     plan = step.plan
     each, count = plan.pipeline, plan.microbatches
+    exact = PASSES_EXACT if exact is None else exact
     few = ROUNDS_MIN * each + count % each
-    if step.passes <= PASSES_EXACT or count <= few + each:
+    if step.passes <= exact or count <= few + each:
         return Rounds((step,), 0.0)
     made = []
     for microbatches in (few, few + each):
@@ -44,8 +48,8 @@ def rounds_of(step: Step) -> Rounds:
     return Rounds(tuple(made), (count - few - each) / each)
 
 
-def length_ns(step: Step) -> float:
-    """The time in ns that the tasks of a step take."""
-    rounds = rounds_of(step)
+def length_ns(step: Step, exact: int | None = None) -> float:
+    """The time in ns that the tasks of a step take. exact: as in rounds_of()."""
+    rounds = rounds_of(step, exact)
     slowdown = step.network.slowdown
     return rounds.extended([run(one.build(), slowdown=slowdown).length_ns for one in rounds.steps])

@@ -378,6 +378,21 @@ class Step:
             ns = layers * self._context_ns(work, layers)
             self.add(f"{name} context", stage, stream, "context", ns, [name])
 
+    def least_layer_ns(self, kind: str) -> float:
+        """Time in ns that a layer's pass takes at least: computation, and what it waits for."""
+        work, plan, model = self.pass_of(kind), self.plan, self.model
+        if not self.waits_for_stages:
+            return work.ns
+        values = self.tokens * model.hidden * plan.value_bytes
+        ns = work.ns + sum(self._tensor_ns(values, work, 1).values())
+        if model.experts > 1 and work.sums:
+            routed = values * model.active / (plan.tensor if plan.sequence else 1)
+            sent = self.message("expert", "all_to_all", plan.group("expert"), routed)
+            ns += work.sums * ns_of(sent)
+        if plan.context > 1 and work.rings:
+            ns += self._context_ns(work, 1)
+        return ns
+
     def _context_ns(self, work: Pass, layers: int) -> float:
         """Time in ns that a layer waits for keys and values of the other context parallel ranks.
 

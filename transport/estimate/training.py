@@ -96,7 +96,7 @@ def train(
     computation: as measured on one GPU; None: from the GPU's peak.
     """
     plan.check(model)
-    _check_nodes(plan, network.gpus_per_node)
+    check_nodes(plan, network.gpus_per_node)
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
     rounds = rounds_of(step)
@@ -135,7 +135,7 @@ def train(
     )
 
 
-def _check_nodes(plan: Plan, each: int) -> None:
+def check_nodes(plan: Plan, each: int) -> None:
     """Raises PlanError if nodes of `each` GPUs are not full, or a layer's GPUs do not fit them."""
     if plan.gpus > each and plan.gpus % each:
         raise PlanError(
