@@ -8,6 +8,7 @@ from transport.cli.estimate_collective import command as collective
 from transport.cli.estimate_compare import command as compare
 from transport.cli.estimate_hlo import command as hlo
 from transport.cli.estimate_overlap import command as overlap
+from transport.cli.estimate_plan import command as plan
 from transport.cli.estimate_simulate import command as simulate
 from transport.cli.estimate_tolerate import command as tolerate
 from transport.cli.estimate_train import command as train
@@ -19,5 +20,6 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (calibrate, check, collective, compare, hlo, overlap, simulate, tolerate, train, tune):
+EVERY = (calibrate, check, collective, compare, hlo, overlap, plan, simulate, tolerate, train, tune)
+for one in EVERY:
     command.add_command(one)

@@ -80,12 +80,18 @@ def _integer(option: str, default: int, least: int, most: int | None, text: str)
     return click.option(option, default=default, show_default=True, type=kind, help=text)
 
 
-def number_options(command: Any, without: str = "") -> Any:
-    """Adds the model's sizes and the degrees of parallelism. without: one to leave out."""
+def size_options(command: Any) -> Any:
+    """Adds the options that change the model's sizes."""
     for name, text in reversed(SIZES.items()):
         option = f"--{name.replace('_', '-')}"
         help_text = f"Instead of the preset's {text}."
         command = click.option(option, name, type=click.IntRange(1), help=help_text)(command)
+    return command
+
+
+def number_options(command: Any, without: str = "") -> Any:
+    """Adds the model's sizes and the degrees of parallelism. without: one to leave out."""
+    command = size_options(command)
     degrees = {name: text for name, text in DEGREES.items() if name != without}
     for name, text in reversed(degrees.items()):
         command = _integer(f"--{name}", 1, 1, RANKS_MAX, text)(command)
@@ -101,6 +107,37 @@ GPU_OPTIONS = (
         help="Take the computation that `python -m bench step` (in the repository, "
         "not in the wheel) measured on one GPU.",
     ),
+)
+# Options of a plan that `estimate plan` has, too.
+COMMON_OPTIONS = (
+    click.option(
+        "--framework",
+        type=click.Choice(FRAMEWORKS),
+        default=FRAMEWORKS[0],
+        show_default=True,
+        help="Whose kernels and buffers count in memory: torch.compile of model and loss, and "
+        "Megatron, fuse SwiGLU and the loss.",
+    ),
+    click.option(
+        "--flash/--no-flash",
+        default=True,
+        show_default=True,
+        help="FlashAttention: the attention matrix stays out of memory.",
+    ),
+    click.option(
+        "--overlap-tensor",
+        "overlap",
+        is_flag=True,
+        help="Operations of tensor parallelism run in parts beside the products they depend on.",
+    ),
+    click.option(
+        "--overlap-context",
+        is_flag=True,
+        help="Keys and values go around the context parallel ranks beside attention (Megatron's "
+        "p2p); else attention waits for them.",
+    ),
+    _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
+    _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
 )
 PLAN_OPTIONS = (
     click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
@@ -131,20 +168,6 @@ PLAN_OPTIONS = (
         "selective-op: every other product (torchtitan); full, or no value: each layer.",
     ),
     click.option(
-        "--framework",
-        type=click.Choice(FRAMEWORKS),
-        default=FRAMEWORKS[0],
-        show_default=True,
-        help="Whose kernels and buffers count in memory: torch.compile of model and loss, and "
-        "Megatron, fuse SwiGLU and the loss.",
-    ),
-    click.option(
-        "--flash/--no-flash",
-        default=True,
-        show_default=True,
-        help="FlashAttention: the attention matrix stays out of memory.",
-    ),
-    click.option(
         "--sequence-parallel",
         "split_sequence",
         is_flag=True,
@@ -157,20 +180,7 @@ PLAN_OPTIONS = (
         show_default=True,
         help="Of the pipeline: one forward, one backward; ZB-H1; DualPipe.",
     ),
-    click.option(
-        "--overlap-tensor",
-        "overlap",
-        is_flag=True,
-        help="Operations of tensor parallelism run in parts beside the products they depend on.",
-    ),
-    click.option(
-        "--overlap-context",
-        is_flag=True,
-        help="Keys and values go around the context parallel ranks beside attention (Megatron's "
-        "p2p); else attention waits for them.",
-    ),
-    _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
-    _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
+    *COMMON_OPTIONS,
 )
 
 

@@ -1,0 +1,83 @@
+"""Tests `weft estimate plan` as users call it."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner, Result
+
+from transport.cli import weft
+from transport.estimate.failures import Failures
+from transport.estimate.models import PRESETS
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(weft, ["estimate", "plan", *words])
+
+
+def test_command__a_run_by_hand() -> None:
+    words = ("llama3-8b", "--gpus", "8", "--gpu", "h100", "--batch", "16", "--top", "1")
+    more = ("--tokens", "1T", "--price", "2", "--json", "-")
+    found = json.loads(run(*words, *more).stdout)
+    (one,) = found["plans"]
+    steps = math.ceil(1e12 / (16 * PRESETS["llama3-8b"].sequence))
+    days = steps * one["step_ns"] / 1e9 / 86_400
+    assert one["days"] == pytest.approx(days)
+    assert one["gpu_hours"] == pytest.approx(days * 24 * 8)
+    assert one["cost"] == pytest.approx(days * 24 * 8 * 2)
+    assert one["energy_mwh"] == pytest.approx(days * 24 * 8 * 700 / 1e6)
+    assert one["goodput"] is None
+    failing = ("--mtbf-hours", "50000", "--checkpoint-s", "60")
+    (other,) = json.loads(run(*words, *failing, *more).stdout)["plans"]
+    failures = Failures(50_000 * 3600 / 8, 60.0, 300.0)
+    assert other["goodput"] == pytest.approx(failures.goodput(failures.daly_s))
+    assert other["days"] == pytest.approx(days / other["goodput"])
+
+
+def test_command__prints_plans_and_what_a_run_takes() -> None:
+    words = ("llama3-8b", "--gpus", "8", "--gpu", "h100", "--batch-tokens", "1M", "--top", "2")
+    done = run(*words, "--tokens", "15e12", "--mtbf-hours", "1000", "--checkpoint-s", "30")
+    assert done.exit_code == 0, done.output
+    for text in (
+        *("MFU", "GPU-hours", "Daly 2006", "Young 1974", "linked by nvlink4", "goodput"),
+        "120 sequences a step, 983,040 tokens",
+        "no plan that was left out is faster",
+    ):
+        assert text in done.output
+    assert "? " in done.output  # no price was given
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "Missing option '--gpus'"),
+        (("--gpus", "8"), "either --batch or --batch-tokens"),
+        (("--gpus", "8", "--batch", "8", "--batch-tokens", "1M"), "either --batch or"),
+        (("--gpus", "8", "--batch-tokens", "5"), "less than a sequence"),
+        (("--gpus", "8", "--batch", "8", "--tokens", "many"), "expected a number such as 1T"),
+        (("--gpus", "8", "--batch", "8", "--tokens", "9" * 400), "expected a number such as 1T"),
+        (("--gpus", "8", "--batch", "8", "--mtbf-hours", "9"), "need each other"),
+        (("--gpus", "8", "--batch", "8", "--price", "nan"), "not in the range"),
+        (("--gpus", "101", "--batch", "8"), "--gpus: 101: no plan divides them"),
+        (("--gpus", "0", "--batch", "8"), "not in the range"),
+    ],
+)
+def test_command__errors(words: tuple[str, ...], says: str) -> None:
+    done = run("llama3-8b", *words)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_command__nothing_fits() -> None:
+    done = run("llama3-70b", "--gpus", "8", "--gpu", "h100", "--batch", "8")
+    assert done.exit_code == 1
+    for text in ("fits into the 85.52 GB of h100", "the smallest needs", "would help: 16 GPUs"):
+        assert text in done.output
+
+
+def test_command__failures_that_no_run_survives_are_not_judged() -> None:
+    words = ("--gpus", "8", "--gpu", "h100", "--batch", "8", "--top", "1", "--tokens", "1T")
+    done = run("llama3-8b", *words, "--mtbf-hours", "0.000001", "--checkpoint-s", "1e9")
+    assert done.exit_code == 0, done.output
+    assert "checkpoints take too long" in done.output
+    assert "?" in done.output
