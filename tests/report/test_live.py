@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -59,6 +60,20 @@ def test_live__serves_the_page_to_who_has_the_token(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == 130
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
+
+
+def test_live__says_that_a_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = subprocess.run(
+            weft_command("report", "--live", str(tmp_path), "--port", port),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert ended.returncode == 1
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in ended.stderr
 
 
 def answer(page: LivePage, query: str, method: str = "GET") -> tuple[str, bytes]:

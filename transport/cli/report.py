@@ -72,6 +72,13 @@ def currency(given: str) -> str:
     show_default=True,
     help="With --live: a reload in this time shows the page as it was.",
 )
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --live: the TCP port on this host, as for an ssh forward; 0: any free one.",
+)
 def command(
     folder: Path | None,
     output: Path | None,
@@ -83,6 +90,7 @@ def command(
     currency: str,
     live: bool,
     interval_s: float,
+    port: int,
 ) -> int:
     """Write one page about a traced job: verdicts, traffic, operations, steps, lost time, cost.
 
@@ -99,6 +107,8 @@ def command(
 
     if live and output is not None:
         raise click.UsageError("--live serves the page and writes no file: leave out -o")
+    if port and not live:
+        raise click.UsageError("--port needs --live")
     if live:
         from transport.cli import report_live
 
@@ -113,7 +123,7 @@ def command(
     )
     source = Source(str(folder), job)
     if live:
-        return report_live.run(folder, source, options, interval_s)
+        return report_live.run(folder, source, options, interval_s, port)
     need_packages("weft report", TRACES, PAGES)
     # The default is checked here, as --live needs no file.
     out = output or PAGE.convert(OUTPUT, None, click.get_current_context())

@@ -29,8 +29,8 @@ HOST = "127.0.0.1"
 CONNECTION_S = 900.0  # the page of a large job takes minutes to compute
 
 
-def run(where: Path, source: Source, options: Options, interval_s: float) -> int:
-    """Serves until SIGINT or SIGTERM; returns the exit status."""
+def run(where: Path, source: Source, options: Options, interval_s: float, port: int) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status. port: 0: any free one."""
     need_packages("weft report --live", TRACES, PAGES, "tornado")
     os.nice(NICE)
     token = secrets.token_urlsafe(24)
@@ -41,9 +41,10 @@ def run(where: Path, source: Source, options: Options, interval_s: float) -> int
         click.echo("weft: reload the page for newer numbers; Ctrl-C ends", err=True)
 
     try:
-        ended = until_a_signal(serving(page, HOST, 0, Access(), CONNECTION_S), said)
+        ended = until_a_signal(serving(page, HOST, port, Access(), CONNECTION_S), said)
     except OSError as error:
-        raise click.ClickException(f"cannot listen at {HOST}: {error.strerror or error}") from None
+        place = f"{HOST}:{port}" if port else HOST
+        raise click.ClickException(f"cannot listen at {place}: {error.strerror or error}") from None
     return INTERRUPTED if ended == signal.SIGINT else 0
 
 
