@@ -93,6 +93,8 @@ def _times_of_pairs(seen: Seen) -> dict[Pair, float]:
     """How many times the usual time messages take, by sender and receiver, in the second half."""
     facts = seen.facts
     edges, calls = facts.edges, facts.calls
+    if "resent" not in edges:  # summaries of hosts do not tell which messages were sent again
+        return {}
     kind_of = np.zeros(facts.instances, np.int64)
     kind_of[calls["instance"]] = kinds_of(calls)
     half_ns = np.median(edges["end_ns"]) if len(edges["end_ns"]) else 0
