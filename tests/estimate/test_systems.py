@@ -27,7 +27,7 @@ def run(*words: str | Path) -> Result:
         ("tpu-v4 4x4x8:twisted", "tpu-v4", 128, "4x4x8:twisted"),
         ("tpu-v4 4x4x4", "tpu-v4", 64, "4x4x4"),
         ("16 x trainium2 4x4", "trainium2", 16, "4x4"),
-        ("h100 nvlink4 4x4:open", "h100", 16, "4x4:open"),
+        ("h100 tpu-v4 4x4:open", "h100", 16, "4x4:open"),
     ],
 )
 def test_parsed__texts(text: str, gpu: str, chips: int, network: str) -> None:
@@ -67,6 +67,9 @@ def test_parsed__nodes() -> None:
         ("8 x nvlink3", "which accelerator"),
         ("a100 nvlink3", "how many accelerators"),
         ("0 x a100", "give 1 to"),
+        ("8 x a100 16 x", "two numbers of accelerators, 8 and 16"),
+        ("64 h100 nvlink4 ethernet-400 8/node 4/node", "two sizes of a node, 8 and 4"),
+        ("h100 nvlink4 4x4", "nvlink4 leads to a switch"),
         ("8 x a100 pigeons", "pigeons is neither an accelerator (v100-16"),
         ("8 x a100 nvlink3 nvlink4", "two links inside nodes"),
         ("8 x a100 nvlink3 pcie3 pcie4", "two links inside nodes"),

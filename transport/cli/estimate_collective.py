@@ -164,6 +164,7 @@ def _show_torus(
     with usage_errors():
         known = networks.with_file(links_file)
         whole, one_link = torus.parsed(shape), networks.link(link, known)
+        torus.check_link(link, one_link)
         used = whole if axes is None else whole.along(axes)
         made = [torus.estimate(used, one_link, operation, _bytes(size)) for size in sizes]
     if json_path is not None:

@@ -31,13 +31,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def gpu_options(command: Command) -> Command:
     """Adds the options that describe a GPU."""
-    from transport.estimate.gpus import EFFICIENCY
+    from transport.estimate.gpus import EFFICIENCY, EFFICIENCY_MIN
 
     for option in (
         click.option(
             "--efficiency",
             default=None,
-            type=click.FloatRange(0, 1, min_open=True),
+            type=FiniteRange(EFFICIENCY_MIN, 1),
             help="Part of the GPU's peak that matrix products reach; measure it on one "
             f"GPU. Default: by each product's sizes; {EFFICIENCY} in `hlo`.",
         ),

@@ -59,6 +59,7 @@ SIZES = {
     "experts": "experts of a layer",
     "active": "experts that a token uses",
 }
+LAYERS_MAX, SIZE_MAX = 4_096, 1 << 31
 # Value of --recompute -> fields of the plan.
 RECOMPUTE: dict[str, dict[str, Any]] = {
     "none": {},
@@ -85,7 +86,8 @@ def size_options(command: Any) -> Any:
     for name, text in reversed(SIZES.items()):
         option = f"--{name.replace('_', '-')}"
         help_text = f"Instead of the preset's {text}."
-        command = click.option(option, name, type=click.IntRange(1), help=help_text)(command)
+        kind = click.IntRange(1, LAYERS_MAX if name == "layers" else SIZE_MAX)
+        command = click.option(option, name, type=kind, help=help_text)(command)
     return command
 
 
@@ -409,7 +411,11 @@ def report(
             [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()],
         ),
     ]
-    lines = [_range(expected), *_facts(found, plan), *_inputs(plan, network, computing)]
+    lines = [
+        _range(expected),
+        *_facts(found, plan, computing.gpu),
+        *_inputs(plan, network, computing),
+    ]
     return Report(tables, [*lines, *_notes(found, plan, network, computing)])
 
 
@@ -450,13 +456,17 @@ def _range(expected: Range) -> str:
     return f"range: {low} to {high} (8 of 10 published steps would be inside{why})"
 
 
-def _facts(found: Training, plan: Plan) -> list[str]:
+def _facts(found: Training, plan: Plan, of: Gpu) -> list[str]:
     memory = found.memory
+    lacking = (
+        f"does not fit: a GPU needs {bytes_text(memory.total)} and has "
+        f"{bytes_text(of.memory_bytes)}: weft estimate plan finds plans that fit"
+    )
     return [
+        *([] if found.fits else [lacking]),
         f"{plan.gpus} GPUs, {found.tokens_per_s:,.0f} tokens/s, "
         f"{found.flops_per_gpu / 1e12:.1f} Tflop/s a GPU",
-        f"memory of a GPU: {bytes_text(memory.total)}{'' if found.fits else ', more than it has'} "
-        f"({_parts_of(memory)})",
+        f"memory of a GPU: {bytes_text(memory.total)} ({_parts_of(memory)})",
         f"bottleneck: {found.bottleneck}",
     ]
 

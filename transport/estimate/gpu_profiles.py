@@ -18,7 +18,9 @@ from transport.ground import toml
 FILE_BYTES_MAX = 1 << 20
 # Types whose dense rate a profile may have.
 TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
-NEEDED = ("flops", "memory_bytes", "memory_bytes_per_s")
+# Figures that every profile has -> the least that is no mistake of a unit.
+NEEDED = {"flops": 1e9, "memory_bytes": 1e6, "memory_bytes_per_s": 1e6}
+CLOCK_MIN = 0.01
 KEYS = {*NEEDED, "generation", "sms", "clock", "dense", "power_w", "links", "source", "price"}
 SMS_MAX = 10_000
 
@@ -78,7 +80,7 @@ def _fields(name: str, table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise GpuError(f"{name}: must be in a table: give a [name] line above it")
     _known_keys(table, KEYS, f"{name}.")
-    made: dict[str, Any] = {key: _number(table, key, name) for key in NEEDED}
+    made: dict[str, Any] = {key: _number(table, key, name, low) for key, low in NEEDED.items()}
     if "generation" in table:
         made["generation"] = _generation(table, name)
     if "sms" in table:
@@ -117,7 +119,7 @@ def _sms(table: Mapping[str, Any], where: str) -> int:
 
 
 def _clock(table: Mapping[str, Any], where: str) -> float:
-    found = _number(table, "clock", where)
+    found = _number(table, "clock", where, CLOCK_MIN)
     if found > 1:
         raise GpuError(f"{where}.clock: {found}: must be at most 1")
     return found
@@ -136,14 +138,15 @@ def _known_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
         raise GpuError(f"unknown key {where}{strange[0]}: known are {', '.join(sorted(known))}")
 
 
-def _number(table: Mapping[str, Any], key: str, where: str) -> float:
+def _number(table: Mapping[str, Any], key: str, where: str, low: float = 0.0) -> float:
     found = table.get(key)
     if found is None:
         raise GpuError(f"{where}.{key}: missing: give a number")
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise GpuError(f"{where}.{key}: expected a number, not {found!r}")
-    if not 0 < found <= 1e24 or not math.isfinite(found):
-        raise GpuError(f"{where}.{key}: {found}: must be more than 0 and at most 1e24")
+    if not (math.isfinite(found) and low <= found <= 1e24 and found > 0):
+        least = f"at least {low:g}" if low else "more than 0"
+        raise GpuError(f"{where}.{key}: {found}: must be {least} and at most 1e24")
     return found
 
 

@@ -16,6 +16,7 @@ GPUS = Path(__file__).parent / "gpus.toml"
 # to ten runs of Megatron-LM (bench estimate_published). Estimates of steps have a model of their
 # own (kernels.py).
 EFFICIENCY = 0.67
+EFFICIENCY_MIN = 0.001
 # Other names, and those that leave the size of the memory open.
 ALIASES = {"v100": "v100-32", "a100": "a100-80", "trn2": "trainium2"}
 # Whose kernels a GPU of a generation without a fit is assumed to run.
@@ -80,6 +81,6 @@ def gpu(name: str, efficiency: float | None = None, file: Path | None = None) ->
     name = name if name in tables else ALIASES.get(name, name)
     if name not in tables:
         raise GpuError(f"no GPU {name}: known are {', '.join(tables)}")
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise GpuError(f"efficiency: {efficiency}: must be more than 0 and at most 1")
+    if efficiency is not None and not EFFICIENCY_MIN <= efficiency <= 1:
+        raise GpuError(f"efficiency: {efficiency}: must be {EFFICIENCY_MIN} to 1")
     return Gpu(name, efficiency=efficiency, **tables[name])

@@ -94,7 +94,15 @@ def _on_torus(text: str, words: _Words) -> System:
     name = words.inside or next(iter(words.gpu.facts.links), None)
     if name is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as tpu-v4")
-    return System(text, words.gpu, shape.chips, torus=shape, link=link(name, words.links))
+    used = link(name, words.links)
+    torus.check_link(name, used)
+    return System(text, words.gpu, shape.chips, torus=shape, link=used)
+
+
+def _once(text: str, before: int | None, now: int, what: str) -> int:
+    if before is not None:
+        raise ShapeError(f"{text}: two {what}, {before} and {now}: leave one out")
+    return now
 
 
 class _Words:
@@ -113,9 +121,9 @@ class _Words:
             read(file)  # a mistake in it is to be told, too, if no word needs it
         for word in text.split():
             if count := _COUNT.fullmatch(word):
-                self.chips = int(count[1])
+                self.chips = _once(text, self.chips, int(count[1]), "numbers of accelerators")
             elif each := _EACH.fullmatch(word):
-                self.each = int(each[1])
+                self.each = _once(text, self.each, int(each[1]), "sizes of a node")
             elif _SHAPE.fullmatch(word):
                 self.shape = word
             elif word.lower() == "x":

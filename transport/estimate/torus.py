@@ -156,6 +156,15 @@ def terms(torus: Torus, operation: str, size_bytes: float) -> Terms:
     return Terms(rounds * torus.hops, 0, rounds * size_bytes * (chips - 1) / chips / ways, 0)
 
 
+def check_link(name: str, link: Link) -> None:
+    """ShapeError: the link leads to a switch: its rate is that of all links of an accelerator."""
+    if not link.is_of_torus:
+        raise ShapeError(
+            f"{name} leads to a switch: give a link between neighbours of a torus, such as tpu-v4, "
+            "or one of your own (--links-file, latency = torus)"
+        )
+
+
 def estimate(torus: Torus, link: Link, operation: str, size_bytes: float) -> Estimate:
     """The time of an operation among all accelerators of a torus. link: one to a neighbour."""
     operation = matched(operation, OPERATIONS)

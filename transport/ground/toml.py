@@ -31,6 +31,8 @@ def parsed(text: str, file: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TomlError(f"{file} is not TOML: {error}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise TomlError(f"{file} cannot be read: {error}") from None
     except RecursionError:
         raise TomlError(f"{file} is nested too deeply") from None
 
