@@ -9,10 +9,9 @@ from transport.estimate.gpus import Gpu, gpu
 from transport.estimate.memory import memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import of_links
-from transport.estimate.plan import Plan, PlanError
+from transport.estimate.plan import RECOMPUTES, Plan, PlanError
 from transport.estimate.rounds import length_ns
 from transport.estimate.search import (
-    RECOMPUTES,
     Fitting,
     Space,
     fitting,

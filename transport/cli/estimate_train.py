@@ -25,7 +25,7 @@ from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import LATEST
 from transport.estimate.names import matched, size_of
-from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, SCHEDULES
+from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, RECOMPUTES, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -60,13 +60,6 @@ SIZES = {
     "active": "experts that a token uses",
 }
 LAYERS_MAX, SIZE_MAX = 4_096, 1 << 31
-# Value of --recompute -> fields of the plan.
-RECOMPUTE: dict[str, dict[str, Any]] = {
-    "none": {},
-    "selective": {"selective": "attention"},
-    "selective-op": {"selective": "operators"},
-    "full": {"recompute": True},
-}
 # Sizes that a custom model must give.
 NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}
 OPERATION_HEADS = [
@@ -161,7 +154,7 @@ PLAN_OPTIONS = (
     ),
     click.option(
         "--recompute",
-        type=click.Choice(list(RECOMPUTE)),
+        type=click.Choice(list(RECOMPUTES)),
         is_flag=False,
         flag_value="full",
         default="none",
@@ -376,7 +369,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
         raise click.UsageError(f"--bucket: {error}") from None
     given["shard"] = given["shard"] or 0
     batch = given.pop("batch") or given["data"] * given["micro_batch"] * given["pipeline"]
-    split, again = given.pop("split_sequence"), RECOMPUTE[given.pop("recompute")]
+    split, again = given.pop("split_sequence"), RECOMPUTES[given.pop("recompute")]
     return Plan(**given, **again, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
 
 

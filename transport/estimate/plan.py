@@ -7,11 +7,19 @@ next to each other in this order, pipeline stages are farthest apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from transport.estimate.models import Model
 
 SELECTIVE = ("", "attention", "operators")
 RANKS_MAX = 1 << 20  # largest number of GPUs of a job
+# Value of --recompute -> fields of a plan: nothing is recomputed, and more and more.
+RECOMPUTES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"selective": "attention"},
+    "selective-op": {"selective": "operators"},
+    "full": {"recompute": True},
+}
 SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
 FRAMEWORKS = ("pytorch", "compiled", "megatron")
 

@@ -19,7 +19,7 @@ from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.pipelines import BACKWARD, FORWARD, INPUTS, WEIGHTS, chunks_of
-from transport.estimate.plan import SCHEDULES, Plan, PlanError
+from transport.estimate.plan import RECOMPUTES, SCHEDULES, Plan, PlanError
 from transport.estimate.rounds import length_ns, rounds_of
 from transport.estimate.step import Step
 from transport.estimate.training import check_nodes, launch_ns
@@ -31,13 +31,6 @@ SPARE = 5  # plans beyond those that are kept whose step is scheduled as a whole
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MORE = (2, 4, 8)  # times as many, of what might make a plan fit
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 8)
-# Fields of a plan that recompute nothing, and more and more.
-RECOMPUTES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "selective": {"selective": "attention"},
-    "selective-op": {"selective": "operators"},
-    "full": {"recompute": True},
-}
 OnProgress = Callable[[str, float], None]
 
 
