@@ -1,8 +1,13 @@
-"""Small simulated training jobs with faults, and their traces."""
+"""Small simulated training jobs with faults, and their traces; a ring of real processes."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,7 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
+from tests.waiting import PATIENCE_S
 from transport.cli import weft
 from transport.diagnose.facts import Facts
 from transport.sim.run import run
@@ -99,3 +105,54 @@ def found_by(*words: str | Path) -> dict[str, Any]:
     assert done.output.startswith("{"), done.output
     found: dict[str, Any] = json.loads(done.output)
     return found
+
+
+RING = """
+import os, sys, time
+from transport import Endpoint
+me = int(os.environ["RANK"])
+with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
+    print(listener.handle.hex(), flush=True)
+    after = endpoint.connect(bytes.fromhex(sys.stdin.readline().strip()))
+    before = listener.accept(timeout_s=240)
+    part, into = b"x" * 50_000, bytearray(50_000)
+    for number in range(100_000):
+        receive = before.irecv_into(into)
+        send = after.isend(part)
+        receive.wait(60)
+        send.wait(60)
+        time.sleep(0.002)  # rounds are long enough to be told apart
+        if number == 200:
+            print("running", flush=True)
+"""
+
+
+@contextmanager
+def ring(folder: Path, ranks: int = 3) -> Iterator[list[subprocess.Popen[str]]]:
+    """Real processes of a ring that runs, each of which writes its trace into the folder."""
+    made = []
+    for rank in range(ranks):
+        env = {"WEFT_TRACE": str(folder), "RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-c", RING],
+                env=os.environ | env,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        )
+    try:
+        handles = [one.stdout.readline() for one in made if one.stdout is not None]
+        for rank, one in enumerate(made):
+            assert one.stdin is not None
+            one.stdin.write(handles[(rank + 1) % ranks])
+            one.stdin.flush()
+        for one in made:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "running\n"
+        yield made
+    finally:
+        for one in made:
+            one.kill()
+            one.communicate(timeout=PATIENCE_S)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.diagnose.support import tables, traced
+from tests.diagnose.support import ring, tables, traced
 from tests.stopping import stopped
 from tests.trace.writer import message, rank_of
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 from transport.cli import weft
 from transport.diagnose import report
 from transport.diagnose.diagnosis import judged
@@ -281,24 +281,6 @@ def test_faults__wrong_ones_are_one_line_that_names_the_file(
 
 
 MAIN = "from transport.cli import main; main()"
-RING = """
-import os, sys, time
-from transport import Endpoint
-me = int(os.environ["RANK"])
-with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
-    print(listener.handle.hex(), flush=True)
-    after = endpoint.connect(bytes.fromhex(sys.stdin.readline().strip()))
-    before = listener.accept(timeout_s=240)
-    part, into = b"x" * 50_000, bytearray(50_000)
-    for number in range(100_000):
-        receive = before.irecv_into(into)
-        send = after.isend(part)
-        receive.wait(60)
-        send.wait(60)
-        time.sleep(0.002)  # rounds are long enough to be told apart
-        if number == 200:
-            print("running", flush=True)
-"""
 
 
 def stop_of(pid: int, done: Result) -> Result | None:
@@ -307,37 +289,13 @@ def stop_of(pid: int, done: Result) -> Result | None:
 
 
 def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
-    ranks = []
-    for rank in range(3):
-        env = os.environ | {"WEFT_TRACE": str(tmp_path), "RANK": str(rank), "WORLD_SIZE": "3"}
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, "-c", RING],
-                env=env,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
-    try:
-        handles = [one.stdout.readline() for one in ranks if one.stdout is not None]
-        for rank, one in enumerate(ranks):
-            assert one.stdin is not None
-            one.stdin.write(handles[(rank + 1) % 3])
-            one.stdin.flush()
-        for one in ranks:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "running\n"
+    with ring(tmp_path) as ranks:
         with stopped(ranks[1].pid):
             # It is found when the pause exceeds all earlier pauses of this job.
             pid = ranks[1].pid
             done = until(lambda: stop_of(pid, run("diagnose", tmp_path)), "nothing is found")
         assert done.output.startswith("non_communication_hang: rank 1, confidence 99 %")
         assert f"\n  process:  pid {pid} on {socket.gethostname()}\n" in done.output
-    finally:
-        for one in ranks:
-            one.kill()
-            one.communicate(timeout=PATIENCE_S)
 
 
 SCENARIO = """

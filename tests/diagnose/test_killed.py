@@ -2,7 +2,6 @@
 that name them."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnose.support import traced
-from tests.diagnose.test_command import RING, run
+from tests.diagnose.support import ring, traced
+from tests.diagnose.test_command import run
 from tests.stopping import stopped
 from tests.trace.writer import Process, communicator, operation
-from tests.waiting import PATIENCE_S
 from transport.diagnose import alive, diagnosis, report
 from transport.diagnose.facts import facts_of
 from transport.diagnose.finding import Finding, Place
@@ -116,36 +114,11 @@ def test_killed__explains_suspicions_of_the_network_at_the_end_alone(tmp_path: P
 
 def test_diagnose__a_killed_job_is_never_healthy(tmp_path: Path) -> None:
     """Real ranks that get SIGKILL while all are stopped, so that none reports another's death."""
-    ranks = []
-    for rank in range(RANKS):
-        env = os.environ | {"WEFT_TRACE": str(tmp_path), "RANK": str(rank), "WORLD_SIZE": "3"}
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, "-c", RING],
-                env=env,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
-    try:
-        handles = [one.stdout.readline() for one in ranks if one.stdout is not None]
-        for rank, one in enumerate(ranks):
-            assert one.stdin is not None
-            one.stdin.write(handles[(rank + 1) % RANKS])
-            one.stdin.flush()
+    with ring(tmp_path) as ranks, ExitStack() as all_stopped:
         for one in ranks:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "running\n"
-        with ExitStack() as all_stopped:
-            for one in ranks:
-                all_stopped.enter_context(stopped(one.pid))
-            for one in ranks:
-                one.send_signal(signal.SIGKILL)
-    finally:
+            all_stopped.enter_context(stopped(one.pid))
         for one in ranks:
-            one.kill()
-            one.communicate(timeout=PATIENCE_S)
+            one.send_signal(signal.SIGKILL)
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
     assert found["answer"] not in ("healthy", "slower but unexplained")
     lack = found["judged"]["lacks"][0]["what"]
