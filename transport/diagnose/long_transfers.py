@@ -38,7 +38,7 @@ QUERY = (
 
 @dataclass(frozen=True)
 class _Cause:
-    """A NIC that alone would make the slow pairs slow."""
+    """A NIC that alone would make the slow pairs slow. side: "": it sends and receives slowly."""
 
     process: int
     side: str
@@ -62,7 +62,7 @@ def long_transfers(seen: Seen) -> Finding | None:
     names = tuple(f"NIC of {facts.name(one.process)}" for one in causes) + _links(seen, slow)
     if len(names) == 1:
         rank = facts.processes[cause.process].rank
-        place = Place("nic", names[0], (rank,), side=cause.side if cause.side != "both" else "")
+        place = Place("nic", names[0], (rank,), side=cause.side)
     elif len(slow) == 1:
         source, target = next(iter(slow))
         ranks = tuple(facts.processes[one].rank for one in (source, target))
@@ -71,6 +71,7 @@ def long_transfers(seen: Seen) -> Finding | None:
     else:
         return None
     ratio = min(times[pair] for pair in slow)
+    whose = f"of {place.name}" if place.kind == "nic" else f"from {place.name}"
     return Finding(
         "communication_slow",
         place,
@@ -78,10 +79,9 @@ def long_transfers(seen: Seen) -> Finding | None:
         CONFIDENCE,
         # A busy host also takes long, and a real one may be.
         facts.simulated,
-        f"Messages of {len(slow)} pairs of ranks with {place.name} take {ratio:.1f} times as long "
-        f"as messages of the same size elsewhere, or longer, from their first segment to their "
-        f"acknowledgment; those of the other {len(others)} pairs take at most {max(others):.1f} "
-        "times the usual time.",
+        f"Messages {whose} take {ratio:.1f} times as long, or longer, as is usual for their size, "
+        f"from the first segment to the last acknowledgment (pairs of ranks: {len(slow)}); those "
+        f"of the other {len(others)} pairs at most {max(others):.1f} times.",
         QUERY,
         ADVICE["communication_slow"],
         weight=ratio,
@@ -126,7 +126,7 @@ def _causes(slow: set[Pair], pairs: set[Pair]) -> Iterator[_Cause]:
         elif slow == received and received:
             yield _Cause(one, "receive")
         elif slow == sent | received and sent and received:
-            yield _Cause(one, "both")
+            yield _Cause(one, "")
 
 
 def _links(seen: Seen, slow: set[Pair]) -> tuple[str, ...]:
