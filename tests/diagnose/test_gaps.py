@@ -196,6 +196,18 @@ def test_gaps__of_a_rank_that_only_receives_may_be_its_nic(
     assert f"rank {LAST - 1}" in by_kind["network_loss"].place.name
 
 
+@pytest.mark.parametrize("for_ns", [3_000_000, 10_000_000])
+def test_gaps__that_are_not_proven_still_explain_what_the_sender_lost(
+    tmp_path: Path, for_ns: int
+) -> None:
+    """The rank before the last sends to no other rank, so its NIC also seems to lose packets."""
+    stop = {"kind": "stopped_process", "rank": LAST, "at_ns": 20_000_000}
+    one_way(tmp_path, CHAIN, 60, stop | {"until_ns": 20_000_000 + for_ns})
+    assert [(one.process, one.proven) for one in gaps(tmp_path)[1]] == [(LAST, False)]
+    found = judged(tmp_path).findings
+    assert [one.place.name for one in found if one.certain] == [f"rank {LAST}"]
+
+
 def test_gaps__of_a_last_stage_whose_nic_was_down_excuse_no_losses(tmp_path: Path) -> None:
     at_ns = 10_000_000
     down = {

@@ -230,6 +230,13 @@ def without_losses(facts: Facts, gaps: Sequence[Gap]) -> Facts:
     return replace(facts, losses=losses, downs=rest(facts.downs, fails))
 
 
+def as_proven(facts: Facts, gaps: Sequence[Gap], pauses: Sequence[Finding]) -> list[Gap]:
+    """The gaps that certain findings are about, but that are not proven, as if they were."""
+    names = {one.place.name for one in pauses if one.certain and not one.more["proven"]}
+    mine = (one for one in gaps if not one.proven and facts.name(one.process) in names)
+    return [replace(one, proven=True) for one in mine]
+
+
 def in_gaps(gaps: Sequence[Gap], windows: Windows) -> Array:
     """[window]: whether it overlaps a gap, which also makes other processes late."""
     made = np.zeros(windows.count, bool)

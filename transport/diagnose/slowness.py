@@ -5,6 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from transport.diagnose import gaps, losses, slow, stragglers
 from transport.diagnose.dead_link import dead_link
@@ -23,6 +26,8 @@ from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.settings import Settings
 from transport.diagnose.sockets import overflowing_sockets
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of
+
+Array = NDArray[Any]
 
 MEANWHILE = 0.5  # of two slow places, one follows from the other if it is seen for this part then
 OF_DELAYS = ("communication_slow", "congestion")
@@ -52,16 +57,37 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
     paused = gaps.pauses(facts, iterations, long, _begin_ns(facts, windows, settings.from_window))
     facts, unfit = gaps.without_losses(facts, every), gaps.in_gaps(long, windows)
     seen = _seen(facts, windows, settings)
+    merged = _over_windows(seen, settings, unfit)
+    likely = gaps.as_proven(facts, long, paused)
+    if likely and any(one.certain and one.kind == "network_loss" for one in merged):
+        rest = _seen(gaps.without_losses(facts, likely), windows, settings)
+        merged = _not_from_pauses(paused, merged, _over_windows(rest, settings, unfit))
+    full = overflowing_sockets(facts)
+    # A short pause of a real process is no finding, but explains what its NIC lost.
+    shown = [one for one in paused if one.certain or (one.more["proven"] and not facts.simulated)]
+    merged = [_but_for(one, shown) for one in _lasting(_without_followers(merged))]
+    merged = [*full, *(_beside_full_sockets(one, full) for one in merged)]
+    merged = [with_all(seen, one) for one in merged]
+    merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+    proven = [one for one in paused if not one.place.candidates]
+    unproven = [one for one in paused if one.place.candidates]
+    return sorted([*proven, *merged, *unproven], key=lambda one: not one.certain)
+
+
+def _over_windows(seen: Seen, settings: Settings, unfit: Array) -> list[Finding]:
+    """What single windows show, and what all of them do. unfit: [window] whether a process did not
+    run in it."""
     merged: list[Finding] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
-        for at in range(settings.from_window, windows.count):
+        for at in range(settings.from_window, seen.windows.count):
             stopped = bool(unfit[seen.recent(at, settings.rule)].any())
             found = _judged(seen, at, settings.rule, stopped)
             if found is not None:
                 _merge(merged, found)
         merged = [
-            stragglers.delayed_by_losses(facts, one) for one in _with_unlike_places(seen, merged)
+            stragglers.delayed_by_losses(seen.facts, one)
+            for one in _with_unlike_places(seen, merged)
         ]
         for rule in (flapping, rarely_lossy, lossy_network):
             over_all = None if any(one.certain for one in merged) else rule(seen)
@@ -73,16 +99,25 @@ def slowness(facts: Facts, iterations: Windows, settings: Settings) -> list[Find
             if damaged is not None:
                 merged = [graded(one, False) for one in merged]
                 _merge(merged, damaged)
-    full = overflowing_sockets(facts)
-    # A short pause of a real process is no finding, but explains what its NIC lost.
-    shown = [one for one in paused if one.certain or (one.more["proven"] and not facts.simulated)]
-    merged = [_but_for(one, shown) for one in _lasting(_without_followers(merged))]
-    merged = [*full, *(_beside_full_sockets(one, full) for one in merged)]
-    merged = [with_all(seen, one) for one in merged]
-    merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
-    proven = [one for one in paused if not one.place.candidates]
-    unproven = [one for one in paused if one.place.candidates]
-    return sorted([*proven, *merged, *unproven], key=lambda one: not one.certain)
+    return merged
+
+
+def _not_from_pauses(
+    paused: Sequence[Finding], merged: list[Finding], rest: Sequence[Finding]
+) -> list[Finding]:
+    """The findings, but losses elsewhere that nothing shows once the losses of those who could not
+    reach a process in its pause are taken off.
+
+    rest: what was found without these. A NIC of a process that paused may itself be bad.
+    """
+    places = {(one.kind, one.place.name) for one in rest if one.certain}
+    ranks = {one.place.ranks for one in paused}
+
+    def stays(one: Finding) -> bool:
+        itself = one.place.ranks in ranks
+        return one.kind != "network_loss" or itself or (one.kind, one.place.name) in places
+
+    return [graded(one, one.certain and stays(one)) for one in merged]
 
 
 def _seen(facts: Facts, windows: Windows, settings: Settings) -> Seen:
