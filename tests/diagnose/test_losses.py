@@ -92,6 +92,49 @@ def test_losses__that_grew_are_damage_if_each_packet_is_lost_by_itself(
     assert (found.place.name if found is not None else None) == where
 
 
+@pytest.mark.parametrize(("before", "certain"), [(0.0, True), (0.04, False)])
+def test_losses__that_grew_on_a_crowded_link_may_be_another_job(
+    tmp_path: Path, before: float, certain: bool
+) -> None:
+    workload = [{**one, "repeats": 12} for one in tables()["workload"]]
+    folder = traced(tmp_path, workload=workload)
+    with open_store(folder) as store:
+        facts = facts_of(store)
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, routes.read(folder / routes.FILE))
+    link = paths.names.index("leaf1>spine0")
+    mine = np.array([link in one for one in paths.links])
+    paths.lost[:] = paths.alone[:] = 0
+    paths.sent[:] = 1000.0 / mine.sum()
+    for part, rate in ((slice(3), before), (slice(3, None), before + 0.06)):
+        paths.lost[part, mine] = paths.alone[part, mine] = rate * 1000 / mine.sum()
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    found = risen_losses(seen)
+    assert found is not None
+    assert (found.place.kind, found.place.name) == ("link", "leaf1-spine0")
+    assert found.certain == certain
+
+
+@pytest.mark.parametrize(("elsewhere", "certain"), [(0, True), (1, False)])
+def test_losses__with_failed_paths_are_certain_only_at_one_place(
+    tmp_path: Path, elsewhere: int, certain: bool
+) -> None:
+    """Long queues, too, lose packets and make paths unusable; then there are several of them."""
+    fault = {"kind": "lossy_link", "link": "leaf1-host13", "at_ns": 3_600_000, "loss": 0.9}
+    with open_store(traced(tmp_path, fault)) as store:
+        facts = facts_of(store)
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, None)
+    other = paths.ends[:, 0] == 20
+    at = windows.count - 1
+    paths.lost[:, other] = elsewhere * 0.9 * paths.sent[:, other]
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    found = lossy_place(seen, at, Rule())
+    assert found is not None
+    assert found.more["failed"]
+    assert found.certain == certain
+
+
 def test_flapping__loses_few_packets_for_each_path_that_fails(tmp_path: Path) -> None:
     """Of a full queue, a path becomes unusable now and then, after many lost packets."""
     fault = {"kind": "flapping", "link": "leaf1-host13", "at_ns": 2_000_000, "until_ns": 6_000_000}

@@ -28,6 +28,7 @@ from transport.diagnose.loss_places import (
 from transport.diagnose.overflow import is_loaded, overflow, overflows
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Rule, Seen, confidence_of
+from transport.diagnose.slow import costs_nothing
 from transport.ground.units import percent
 
 Array = NDArray[Any]
@@ -47,6 +48,7 @@ CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times. A place of a real job loses at random if
 # it lost so in each of this many time windows.
 RANDOM_WINDOWS = 6
+FEW_RATE = 0.005  # a smaller share of lost packets must make iterations longer
 
 # What a finding of losses says if queues were not full, and if that is not known.
 _QUEUES = {
@@ -80,10 +82,14 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     often = lossy_windows(paths, span, mine)
     in_every_window = found.rate >= HOST_LOSS_RATE and often == span.stop - span.start
-    clear = failed or at_random or _is_clear(paths, at, found)
+    # Full queues make paths unusable, too, and so at more than one place.
+    down_alone = failed and found.other_rate < RIVAL_SHARE * found.rate
+    clear = down_alone or at_random or _is_clear(paths, at, found)
     # If routes are known, losses of a single pair point to no link or NIC.
     has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
     certain = has_place and clear and (queued is False or failed)
+    # Few losses that cost nothing may be those of a queue that was full for a moment.
+    certain = certain and (found.rate >= FEW_RATE or not costs_nothing(seen, span))
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (not failed or at < rule.of - 1):

@@ -29,6 +29,7 @@ SPLITS_MAX = 64  # moments of a long trace at which a change is looked for
 GROWN_MIN, GROWN_TIMES = 0.003, 1.6  # the rate grows by at least this, and to this many times
 LOST_MIN = 16  # at least so many packets more than expected
 TIE = 2.0  # places whose log-likelihood ratios differ by less are tied
+CROWDED_RATE = 0.02  # a link that lost more before has a queue that overflows
 LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between the two rates
 
 
@@ -134,12 +135,14 @@ def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, a
     lost = paths.lost[:, mine].sum(axis=1)
     through = np.maximum(sent[:, mine].sum(axis=1), 1.0)
     usual, rate = lost[:at].sum() / through[:at].sum(), lost[at:].sum() / through[at:].sum()
+    # A shared link whose queue always overflows also loses more if another job begins.
+    certain = place.kind != "link" or usual < CROWDED_RATE
     return Finding(
         "network_loss",
         place,
         *seen.windows.span(at, seen.windows.count - 1),
-        shared(0.9, place),
-        True,
+        shared(0.9, place) if certain else 0.6,
+        certain,
         f"From window {at + 1} of {seen.windows.count} on, {place.name} lost "
         f"{percent(float(rate), 2)} of its segments, {percent(float(usual), 2)} before, "
         "most of them singly: a bad cable does so, "

@@ -188,7 +188,7 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
 
 
 def _doubt_of_a_link(seen: Seen, span: slice, found: places.Explanation) -> str:
-    if _costs_nothing(seen, span):
+    if costs_nothing(seen, span):
         return " Iterations take no longer than before."
     # Flows of the job itself meet on a link for a few iterations; another job lasts.
     lately = slice(max(span.stop - LASTING, 0), span.stop)
@@ -198,7 +198,7 @@ def _doubt_of_a_link(seen: Seen, span: slice, found: places.Explanation) -> str:
     return ""
 
 
-def _costs_nothing(seen: Seen, span: slice) -> bool:
+def costs_nothing(seen: Seen, span: slice) -> bool:
     """Whether iterations are no longer than the quicker ones before, beyond what they vary."""
     lengths = np.diff(seen.windows.starts_ns)[1:].astype(np.float64)
     before, now = lengths[: max(span.start - 1, 0)], lengths[max(span.start - 1, 0) : span.stop - 1]

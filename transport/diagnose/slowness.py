@@ -97,7 +97,7 @@ def _over_windows(seen: Seen, settings: Settings, unfit: Array) -> list[Finding]
         if all(one.indirect for one in merged if one.certain):
             damaged = risen_losses(seen)
             if damaged is not None:
-                merged = [graded(one, False) for one in merged]
+                merged = [graded(one, one.certain and not damaged.certain) for one in merged]
                 _merge(merged, damaged)
     return merged
 
