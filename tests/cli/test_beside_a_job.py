@@ -11,11 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from tests.waiting import PATIENCE_S
-from transport.cli.run import check_trace_folder
+from transport.cli.settings import trace_complaint
 from transport.host import probes
 
 SCRIPT = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
@@ -42,9 +41,7 @@ def as_nobody(trace: str) -> str:
             os.setgroups([])
             os.setgid(65_534)
             os.setuid(65_534)
-            check_trace_folder(trace)
-        except click.UsageError as error:
-            said = error.message.encode()
+            said = trace_complaint(trace).encode()
         finally:
             os.write(writer, said)
             os._exit(0)

@@ -16,29 +16,30 @@ import click
 from congestion.registry import RegistryError, survey
 from transport import Endpoint, native
 from transport.cli import doctor_peer
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, write_json
+from transport.cli.settings import QUIET, Settings, of_little_use, remedy_of, unusable, usable
 from transport.compiler import linker
 from transport.compiler.errors import INSTALL, ToolMissingError
 from transport.endpoint import knobs
 from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text
 from transport.host import probes, rdma
-from transport.host.finding import ABSENT, BROKEN, LIMITED, OK, Finding
+from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
 from transport.host.uses import Use, findings
 
 LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
 
 
-def uses() -> list[Finding]:
-    """What a process with this environment will use; [] if it cannot start: a check says why."""
+def uses(settings: Settings) -> list[Finding]:
+    """What a process with this environment will use, without the settings that weft refuses."""
     try:
         values = knobs.in_force()
-        with Endpoint(**probes.BESIDE_A_JOB) as endpoint:
+        with Endpoint(**QUIET) as endpoint:
             datapath = endpoint.summary().partition(", devices ")[0]
             engines, paths = re.findall(r"(\d+) (?:engines?|paths?)", datapath)
             addresses = [device.address for device in endpoint.devices]
             use = Use(
-                datapath=datapath,
+                datapath=datapath + (", without the refused settings" if settings.refused else ""),
                 devices=[(device.name, device.address) for device in endpoint.devices],
                 sockets=int(engines) * int(paths),
                 policies={family: state.name for family, state in endpoint.policies.items()},
@@ -48,8 +49,11 @@ def uses() -> list[Finding]:
             )
         nics = native.interfaces(values["family"])
         return findings(use, nics, os.environ, rdma.gpu_paths(), rdma.ports())
-    except (native.NativeMissingError, knobs.KnobError, WeftError):
-        return []
+    except native.NativeMissingError:
+        return []  # check_extension says so
+    except WeftError:
+        said = "no endpoint opens, so devices, ports and policies are unknown"
+        return [Finding("uses", NOT_JUDGED, said, "see knobs, below")]
 
 
 def check_extension() -> Finding:
@@ -68,51 +72,42 @@ def check_plugin() -> Finding:
     return Finding("plugin", OK, str(native.PLUGIN_PATH))
 
 
-def check_knobs() -> Finding:
+def check_knobs(settings: Settings) -> list[Finding]:
+    """A finding for each setting that is wrong, or has no effect, and one for all settings."""
     try:
         values = knobs.in_force()
     except native.NativeMissingError:
-        return Finding("knobs", LIMITED, "unknown without the extension", "make build")
+        return [Finding("knobs", LIMITED, "unknown without the extension", "make build")]
     except knobs.KnobError as error:
-        return Finding("knobs", BROKEN, str(error), "weft knobs lists the valid knobs and ranges")
-    try:
-        Endpoint(**probes.BESIDE_A_JOB).close()
-    except OutOfDescriptorsError as error:
-        # Opening descriptors can fail below the process's limit, if the system's file table is
-        # full.
-        if check_descriptors().state != BROKEN:
-            return Finding("knobs", BROKEN, str(error), "close programs that hold many files")
-        said = "not tried: an endpoint needs more descriptors than the limit allows"
-        return Finding("knobs", LIMITED, said, "see descriptors, above")
-    except WeftError as error:
-        return Finding("knobs", BROKEN, str(error), remedy_of(str(error)))
-    complaint = probes.unknown_socket_interface(os.environ.get("NCCL_SOCKET_IFNAME", ""))
-    if complaint:
-        return Finding("knobs", LIMITED, complaint, "name the NIC as in WEFT_INTERFACES")
-    folder = values["policy_directory"]
-    if folder and not Path(folder).is_dir():
-        said = f"WEFT_POLICY_DIRECTORY={folder}: no such folder"
-        return Finding("knobs", LIMITED, said, "create the folder, or unset the variable")
+        return [Finding("knobs", BROKEN, str(error), "weft knobs lists the settings")]
+    wrong = [*settings.refused, *unusable(values), *of_little_use(values)]
+    if settings.error is not None:
+        return [*wrong, error_finding(settings.error)]
     changed = [
         f"{row.variable}={knobs.changed(row, values[row.field])}"
         for row in knobs.table()
         if values[row.field] != row.default
     ]
     said = ", ".join(changed) or "all at their defaults"
-    if knobs.keys_of(values["rdma"])["placement"] == "direct" and values["datapath"] == "udp":
-        remedy = "set WEFT_DATAPATH=verbs or auto: direct placement has no effect over UDP sockets"
-        return Finding("knobs", LIMITED, said, remedy)
-    return Finding("knobs", OK, said)
+    if not wrong:
+        return [Finding("knobs", OK, said)]
+    said = f"{len(wrong)} {'is' if len(wrong) == 1 else 'are'} wrong; the others: {said}"
+    state = BROKEN if any(one.state == BROKEN for one in wrong) else LIMITED
+    remedy = f"see {'the lines' if len(wrong) > 1 else 'the line'} of {wrong[0].subject}"
+    remedy += f" to {wrong[-1].subject}, above" if len(wrong) > 1 else ", above"
+    return [*wrong, Finding("knobs", state, said, remedy)]
 
 
-def remedy_of(complaint: str) -> str:
-    """What to do about a setting that an endpoint refuses. Its message may say so itself."""
-    if "WEFT_SECRET_FILE" in complaint and "No such file" in complaint:
-        return "make one with openssl rand -hex 32, and copy it to all hosts: docs/DEPLOY.md"
-    if "no usable" in complaint or "no network interface" in complaint:
-        return "bring an interface up and give it an address: ip link set NIC up; ip address"
-    named = re.search(r"\b((?:WEFT|NCCL)_[A-Z_]+)", complaint)
-    return f"change or unset {named[1] if named else 'that variable'}; the rest is then shown"
+def error_finding(error: Exception) -> Finding:
+    """Why no endpoint opens although no setting is wrong."""
+    if isinstance(error, OutOfDescriptorsError):
+        # Opening descriptors can fail below the process's limit, if the system's file table is
+        # full.
+        if check_descriptors().state != BROKEN:
+            return Finding("knobs", BROKEN, str(error), "close programs that hold many files")
+        said = "not tried: an endpoint needs more descriptors than the limit allows"
+        return Finding("knobs", LIMITED, said, "see descriptors, above")
+    return Finding("knobs", BROKEN, str(error), remedy_of("", str(error)))
 
 
 def check_offload() -> Finding:
@@ -297,12 +292,22 @@ def check_policies() -> Finding:
     return Finding("policies", state, text, remedy)
 
 
+CAUSES: tuple[Callable[[], Finding], ...] = (
+    # What can keep an endpoint from opening is checked before the settings.
+    *(check_extension, check_plugin, check_policies, check_descriptors),
+)
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    # check_knobs opens an endpoint, so the causes of its errors are checked first.
-    *(check_extension, check_plugin, check_policies, check_descriptors, check_knobs),
     *(check_offload, check_buffers, check_ecn, check_cores),
     *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
 )
+
+
+def report() -> list[Finding]:
+    """Every line about this host: what weft will use, then each check."""
+    with usable() as settings:
+        used = uses(settings)
+        causes = [check() for check in CAUSES]
+        return [*used, *causes, *check_knobs(settings), *(check() for check in CHECKS)]
 
 
 @click.command("doctor")
@@ -328,10 +333,9 @@ def command(
         return doctor_peer.serve(port or 0)
     if peer is not None:
         return doctor_peer.test(peer, json_path)
-    report = uses() + [check() for check in CHECKS]
+    found = report()
     if json_path is not None:
-        write_json([asdict(finding) for finding in report], json_path)
+        write_json([asdict(finding) for finding in found], json_path)
     else:
-        rows = [(f.subject, f.state, f.found, f.remedy) for f in report]
-        print_table(["", "state", "found", "remedy"], rows)
-    return int(any(finding.state == BROKEN for finding in report))
+        doctor_peer.show(found)
+    return int(any(finding.state == BROKEN for finding in found))

@@ -5,8 +5,7 @@ The command replaces this process, so the exit status is the command's.
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -14,9 +13,9 @@ from congestion.api import FAMILIES
 from transport import Endpoint, native
 from transport.cli.others import CannotRunError, program_of
 from transport.cli.profiler import load_profiler
+from transport.cli.settings import unusable
 from transport.endpoint import knobs
 from transport.errors import WeftError
-from transport.ground import created
 from transport.host import probes
 from transport.policies.choice import PolicyRefusedError, is_broken, resolve_settings
 
@@ -59,72 +58,12 @@ def replaced(current: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]
     ]
 
 
-def check_settings(values: Mapping[str, Any]) -> None:
-    """Refuses settings that no rank could use, or that no part of weft would read.
-
-    `values`: those in force, as `knobs.in_force` returns them.
-    """
-    folder = values["policy_directory"]
-    if folder and not os.path.isdir(folder):
-        raise click.UsageError(f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder")
-    if values["trace"]:
-        check_trace_folder(values["trace"])
-    record = values["record_file"]
-    if record:
-        check_folder(f"WEFT_RECORD_FILE={record}", Path(record).absolute().parent)
-    if values["rdma_devices"] and values["datapath"] == "udp":
-        named = values["rdma_devices"]
-        raise click.UsageError(f"WEFT_RDMA_DEVICES={named} needs WEFT_DATAPATH=verbs or auto")
-    weights = values["weights"]
-    if weights and not any("weighted" in values[one] for one in ("path_policy", "traffic_classes")):
-        raise click.UsageError(
-            f"WEFT_WEIGHTS={weights} needs WEFT_PATH_POLICY=weighted: no other policy reads it"
-        )
-
-
-def check_trace_folder(trace: str) -> None:
-    """Refuses a folder that is not there and cannot be made, or that may not be written."""
-    folder = Path(trace).absolute()
-    while not os.path.lexists(folder) and folder.parent != folder:
-        folder = folder.parent
-    if os.path.isdir(folder) and not os.access(folder, os.X_OK):
-        raise click.UsageError(f"WEFT_TRACE={trace}: this user may not enter {folder}")
-    missing = Path(trace).absolute().relative_to(folder).parts
-    if len(missing) > 1:
-        above = Path(trace).absolute().parent
-        raise click.UsageError(f"WEFT_TRACE={trace}: there is no folder {above}: make it first")
-    if not os.path.isdir(folder):
-        raise click.UsageError(f"WEFT_TRACE={trace}: {folder} is not a folder")
-    check_folder(f"WEFT_TRACE={trace}", folder)
-
-
-def check_folder(setting: str, folder: Path) -> None:
-    """Refuses a setting if no file can be created in its folder."""
-    if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
-        raise click.UsageError(f"{setting}: this user may not write in {folder}")
-    if why := created.refusal(folder):
-        raise click.UsageError(f"{setting}: no file can be created in {folder}: {why}")
-
-
 def replace_process(cmd: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
     """Runs the command in place of this process; ends as a shell does if that fails."""
     try:
         os.execve(program_of(cmd[0]), list(cmd), variables)
     except OSError as error:
         raise CannotRunError(cmd[0], error) from None
-
-
-def check_rules(file: str) -> None:
-    """Refuses a file for WEFT_TUNE that no rank could read: they would all fail to initialize."""
-    from transport.estimate.tuning import HEAD
-
-    try:
-        first = Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise click.UsageError(f"WEFT_TUNE: cannot read {file}: {reason}") from None
-    if first != HEAD:
-        raise click.UsageError(f"WEFT_TUNE: {file} is no file of weft estimate tune")
 
 
 @click.command(
@@ -144,9 +83,8 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         raise click.ClickException(
             f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
         )
-    check_settings(knobs.in_force())
-    if os.environ.get("WEFT_TUNE"):
-        check_rules(os.environ["WEFT_TUNE"])
+    for found in unusable(knobs.in_force()):
+        raise click.UsageError(found.found)
     try:
         variables = environment(dict(os.environ), net_debug=net_debug)
     except PolicyRefusedError as error:
