@@ -126,8 +126,7 @@ def test_settings__an_error_that_no_setting_causes_ends_the_search(
 ) -> None:
     monkeypatch.setenv("WEFT_PATHS", "8")
     error = InvalidArgumentError("WEFT_PATHS is not to blame")
-    monkeypatch.setattr(settings, "refusal", lambda: error)
-    with settings.usable() as found:
+    with settings.usable(lambda: error) as found:
         assert (found.refused, found.error, os.environ["WEFT_PATHS"]) == ([], error, "8")
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
     "metrics": "Serve counters of running processes to Prometheus.",
-    "knobs": "List every knob: value, unit, range, meaning.",
+    "knobs": "List every knob, or those you name: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "plan": "Find which ports lead over which links, and plan jobs over them.",
     "policy": "List, write, check, compile, try and replay policies.",

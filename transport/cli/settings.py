@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,17 +33,40 @@ class Settings:
     error: Exception | None = None
 
 
+def knob_refusal() -> Exception | None:
+    """Why the knobs of this environment cannot be read; None if they can be."""
+    try:
+        knobs.in_force()
+    except knobs.KnobError as error:
+        return error
+    return None
+
+
+def refusal() -> Exception | None:
+    """Why no endpoint opens in this environment; None if one does, or if there is no extension."""
+    try:
+        Endpoint(**QUIET, log_level="error").close()
+    except native.NativeMissingError:
+        return None
+    except WeftError as error:
+        return error
+    return None
+
+
+Refuses = Callable[[], Exception | None]
+
+
 @contextmanager
-def usable() -> Iterator[Settings]:
+def usable(refuses: Refuses = refusal) -> Iterator[Settings]:
     """Takes all settings that weft refuses out of the environment, until the context ends.
 
-    The environment belongs to the whole process: for a process of one thread.
+    refuses: what is tried. The environment belongs to the whole process: for one of one thread.
     """
     found = Settings()
     left_out: dict[str, str] = {}
     try:
-        while (error := refusal()) is not None:
-            name = culprit(error)
+        while (error := refuses()) is not None:
+            name = culprit(error, refuses)
             if not name:
                 found.error = error
                 break
@@ -54,19 +77,7 @@ def usable() -> Iterator[Settings]:
         os.environ.update(left_out)
 
 
-def refusal() -> Exception | None:
-    """Why no endpoint opens in this environment; None if one does, or if there is no extension."""
-    try:
-        knobs.in_force()
-        Endpoint(**QUIET, log_level="error").close()
-    except native.NativeMissingError:
-        return None
-    except WeftError as error:
-        return error
-    return None
-
-
-def culprit(error: Exception) -> str:
+def culprit(error: Exception, refuses: Refuses) -> str:
     """The variable without which weft complains of something else, or of nothing; "": none."""
     if isinstance(error, OutOfDescriptorsError):
         return ""  # fewer paths would help, but no setting is wrong
@@ -74,7 +85,7 @@ def culprit(error: Exception) -> str:
     given = [name for name in os.environ if name.startswith(("WEFT_", "NCCL_"))]
     for name in sorted(given, key=lambda one: one not in said):
         value = os.environ.pop(name)
-        changed = refusal()
+        changed = refuses()
         os.environ[name] = value
         if str(changed) != said:
             return name
