@@ -13,6 +13,7 @@ import pybind11
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
@@ -86,6 +87,19 @@ class CMakeBuild(build_ext):
         return {}
 
 
+class WithPages(build_py):
+    """Puts the pages of docs/ beside the Python sources, where `weft docs` finds them."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # the checkout's own pages are read
+        folder = Path(self.build_lib) / "transport" / "docs"
+        folder.mkdir(parents=True, exist_ok=True)
+        for page in (ROOT / "docs").glob("*.md"):
+            shutil.copyfile(page, folder / page.name)
+
+
 class Wheel(bdist_wheel):
     """Names the oldest C library that the wheel runs with, if native/portable.cmake built it."""
 
@@ -100,5 +114,5 @@ class Wheel(bdist_wheel):
 
 setup(
     ext_modules=[Extension("transport._native", sources=[])],
-    cmdclass={"build_ext": CMakeBuild, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": CMakeBuild, "build_py": WithPages, "bdist_wheel": Wheel},
 )

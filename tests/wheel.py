@@ -28,9 +28,11 @@ FILES = (
     *(r"transport/_native\w*\.pyi", r"congestion/py\.typed", r"transport/py\.typed"),
     *(r"transport/sim/scenarios(/labs)?/\w+\.toml", r"transport/estimate/\w+\.toml"),
     *(r"transport/pages/\w+\.(html|js)", r"transport/live/weft-(grafana\.json|alerts\.yml)"),
-    r"transport/deploy/\w+\.(env|sh|sbatch|yaml)",
+    *(r"transport/deploy/\w+\.(env|sh|sbatch|yaml)", r"transport/docs/[A-Z]+\.md"),
     *(EXTENSION, PLUGIN, POLICY),
 )
+# Texts for people, which may speak of tests and benchmarks.
+PAGE = r"transport/docs/.+"
 METADATA = r"weft-[\w.]+\.dist-info/.+"
 # Library -> the symbols that it exports.
 EXPORTS = {
@@ -54,7 +56,7 @@ def problems(folder: Path, is_portable: bool) -> Iterator[str]:
     for name in names:
         if not any(re.fullmatch(pattern, name) for pattern in (*FILES, METADATA)):
             yield f"{name} does not belong into a wheel"
-        if not re.fullmatch(METADATA, name):
+        if not re.fullmatch(f"{METADATA}|{PAGE}", name):
             yield from foreign(name, (folder / name).read_bytes())
         for pattern, allowed in EXPORTS.items():
             if re.fullmatch(pattern, name):

@@ -27,6 +27,7 @@ COMMANDS = {
     "deploy": "Write files that start a job under torchrun, MPI, Slurm, Kubernetes or Ray.",
     "diagnose": "Say which rank, NIC or path of a traced job is slow or hung.",
     "estimate": "Estimate how long communication takes, and what a faster network buys.",
+    "docs": "Print or search the pages of the documentation.",
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
     "metrics": "Serve counters of running processes to Prometheus.",

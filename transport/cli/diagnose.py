@@ -329,7 +329,7 @@ def show(found: Diagnosis, folder: Path | None, with_links: bool) -> None:
     if found.answer is Answer.FOUND:
         click.echo(f"looked at: {report.looked_at(found)}")
     else:
-        where = "docs/DIAGNOSIS.md, What is not seen"
+        where = 'weft docs diagnosis "What is not seen"'
         click.echo(f"note: not seen: {', '.join(report.NOT_SEEN)} ({where})")
     if folder is not None and not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")

@@ -107,7 +107,7 @@ def remedy_of(name: str, complaint: str) -> str:
         instead = f"set {meant[1]} instead" if meant else "weft knobs lists the settings"
         return f"unset {name}: {instead}"
     if name == "WEFT_SECRET_FILE" and "No such file" in complaint:
-        return "make one with openssl rand -hex 32, and copy it to all hosts: docs/DEPLOY.md"
+        return "make one with openssl rand -hex 32, copy it to all hosts: weft docs deploy Start"
     if "no usable" in complaint or "no network interface" in complaint:
         return "bring an interface up and give it an address: ip link set NIC up; ip address"
     if not name.startswith("WEFT_"):

@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Query the tables of a trace with a SELECT statement of DuckDB; - reads SQL from stdin.
 
-    docs/TRACING.md lists the tables. SHOW TABLES and DESCRIBE messages show them, too.
+    weft docs tracing Tables lists the tables. SHOW TABLES and DESCRIBE messages show them, too.
 
     Example: weft trace query traces "SELECT function, sum(bytes) FROM operations GROUP BY ALL"
     """

@@ -180,8 +180,8 @@ def hooks_run_through(library: Library) -> Outcome:
         not library.raised,
         library.raised or "nothing raised on a bench",
         "no failure",
-        "a hook that fails is replaced by `fixed`: test for the condition first (docs/POLICIES.md, "
-        "Finding a failure)",
+        "a hook that fails is replaced by `fixed`: test for the condition first "
+        '(weft docs policies "Finding a failure")',
     )
 
 

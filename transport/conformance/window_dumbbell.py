@@ -67,7 +67,7 @@ class Ledger:
             f"{self.failed} times `fixed` took over" + (f": {self.raised}" if self.raised else ""),
             "none",
             "a hook failed in a run: record it (weft policy try FILE --record) and run it "
-            "interpreted under a debugger (docs/POLICIES.md, Finding a failure)",
+            'interpreted under a debugger (weft docs policies "Finding a failure")',
         )
 
 

@@ -40,6 +40,7 @@ REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock"
 # hosts of which one has IPv6 alone.
 HANDLE_ONLY = "accepts only peers that have a handle"
 NO_WEFT = ("does not answer", "the handshake failed", "closed during the handshake")
+SECRET_PAGE = 'weft docs operating "A secret"'
 MEND = "mend what is broken first"
 NO_ROUTE = ("No route to host", "Network is unreachable")
 
@@ -70,7 +71,7 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
         subject, remedy = "versions", "install the same version of weft on both hosts"
     elif isinstance(error, AuthenticationError):
         subject = "secret"
-        remedy = "copy the same WEFT_SECRET_FILE to both hosts: docs/OPERATING.md, A secret"
+        remedy = f"copy the same WEFT_SECRET_FILE to both hosts: {SECRET_PAGE}"
     elif isinstance(error, RefusedError):
         remedy = f"run weft doctor --serve on {host}; if it runs: does it print port {port}?"
     elif isinstance(error, TimedOutError):
@@ -254,7 +255,7 @@ def _secret(has: bool) -> Finding:
         "secret",
         ABSENT,
         "neither host has one",
-        "optional; it keeps strangers out: docs/OPERATING.md, A secret",
+        f"optional; it keeps strangers out: {SECRET_PAGE}",
     )
 
 
@@ -364,7 +365,7 @@ def _reordering(facts: PairFacts) -> Finding:
     each = (f"{way} {one.late} of {one.arrived} packets" for way, one in facts.probes)
     text = f"{', '.join(each)} of one pair of ports were overtaken"
     if worst > LATE_LIMITED:
-        remedy = "let switches hash flows and not spread packets, or see docs/POLICIES.md on loss"
+        remedy = "let switches hash flows and not spread packets, or see weft docs policies loss"
         return Finding("reordering", LIMITED, text, remedy)
     return Finding("reordering", OK, text)
 
@@ -388,7 +389,7 @@ def _rate(facts: PairFacts) -> Finding:
     link = min(one.speed_mbps for one in devices) * 1e6 / 8
     text += f"; the link has {bit_rate_text(link)}"
     if min(rates) < RATE_LIMITED * link:
-        remedy = "see loss and MTU; else engines are short of CPU: docs/OPERATING.md, Processors"
+        remedy = "see loss and MTU; else engines are short of CPU: weft docs operating Processors"
         return Finding("rate", LIMITED, text, remedy)
     return Finding("rate", OK, text)
 
@@ -399,7 +400,7 @@ def _round_trip(facts: PairFacts) -> Finding:
         return _not_judged("round trip", "no path answers")
     text = f"{time_text(min(times))} to {time_text(max(times))} over {len(times)} idle paths"
     if min(times) > RTT_LIMITED_NS:
-        remedy = "weft is made for short paths: docs/OPERATING.md, Limits"
+        remedy = "weft is made for short paths: weft docs operating Limits"
         return Finding("round trip", LIMITED, text, remedy)
     return Finding("round trip", OK, text)
 

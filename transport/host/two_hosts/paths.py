@@ -14,7 +14,7 @@ from transport.host.two_hosts.talk import TOO_LONG
 from transport.host.two_hosts.traffic import answered
 from transport.host.uses import is_loopback
 
-PAGE = "docs/OPERATING.md, Ports and firewalls"
+PAGE = 'weft docs operating "Ports and firewalls"'
 FIREWALL = f"pass in both directions: {PAGE}"
 DIAL_FAILED = "a dial by handle failed"
 STRANDED = "no path leads to the loopback address of another host"
