@@ -353,7 +353,8 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
   for (const auto& [field, text, low] : {std::tuple{"control_port", &knobs.control_port, std::int64_t{1}},
                                          std::tuple{"port_base", &knobs.port_base, kPortBaseMin}}) {
     const std::string_view why = read_value(*text, low, &ports);
-    if (!why.empty()) return judged(why, field, *text, "0 or " + std::to_string(low) + "..65535", error);
+    const std::string allowed = "0, a port of " + std::to_string(low) + "..65535, or FIRST-LAST";
+    if (!why.empty()) return judged(why, field, *text, allowed, error);
   }
   if (!ports_suffice(knobs, 1, knobs.paths == 0 ? kPathsDefault : knobs.paths, error)) return Status::invalid_argument;
   if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {

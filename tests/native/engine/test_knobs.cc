@@ -213,6 +213,10 @@ TEST(knobs__ports_are_one_or_a_range) {
   for (const char* wrong : {"", "x", "7000-", "-7", "7000-6999", "7000-70000", "65536", "7000-7001-7002", "0-7"}) {
     CHECK(!accepts("control_port", wrong) && error.find("WEFT_CONTROL_PORT=") == 0);
   }
+  CHECK(!accepts("port_base", "24095-20000"));
+  CHECK_EQUAL(error,
+              "WEFT_PORT_BASE=24095-20000: the last port is below the first; allowed: 0, a port of 1024..65535, or "
+              "FIRST-LAST");
   CHECK(!accepts("port_base", "1023"));
   CHECK(!accepts("port_base", "65535"));
   CHECK_EQUAL(error, "WEFT_PORT_BASE=65535 has 1 ports, and 32 paths (WEFT_PATHS) of 1 engine need 32");
