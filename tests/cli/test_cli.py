@@ -135,6 +135,30 @@ def test_option__a_misspelt_one_is_told_its_name() -> None:
     assert "no such option: --zzz (see weft run --help)" in weft("run", "--zzz", "x").stderr
 
 
+@needs_native
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["doctor", "--sreve"], "did you mean --serve?"),
+        (["doctor", "-s"], "did you mean --serve?"),
+        (["doctor", "-p"], "did you mean --port or --peer?"),
+        (["doctor", "peer", "host-b"], "(peer host-b); did you mean --peer?"),
+        (["doctor", "host-b"], "unexpected extra argument (host-b) (see"),
+        (["doctor", "--json"], "FILE, or - for stdout"),
+        (["knobs", "--jsn", "-"], "did you mean --json?"),
+        (["knobs", "--markdwon"], "did you mean --markdown?"),
+        (["knobs", "pahts"], "did you mean WEFT_PATHS?"),
+    ],
+)
+def test_option__what_is_refused_is_told_the_nearest(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.invoke(words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert says in said.err
+
+
 def test_interrupted__while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
     """A click of our own stands for Ctrl-C in the first moments."""
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")

@@ -5,7 +5,9 @@ A subcommand's module is imported only when the subcommand is used.
 
 import errno
 import os
+import re
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -82,14 +84,34 @@ def fail(text: str, status: int) -> int:
     return status
 
 
+def _option_names(ctx: click.Context) -> list[str]:
+    """The names of the options of a command, such as --json."""
+    options = [one for one in ctx.command.get_params(ctx) if one.opts[0][:1] == "-"]
+    return [name for one in options for name in (*one.opts, *one.secondary_opts)]
+
+
 def _unknown_option(error: click.NoSuchOption) -> str:
     """The error, with the option of the command that is most similar."""
     if error.ctx is None:
         return error.format_message()
-    options = [one for one in error.ctx.command.get_params(error.ctx) if one.opts[0][:1] == "-"]
-    known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
-    hint = similar(error.option_name, known)
-    return f"no such option: {error.option_name}{hint} (see {error.ctx.command_path} --help)"
+    known, given = _option_names(error.ctx), error.option_name
+    begins = [name for name in known if len(given) == 2 and name.startswith(f"-{given}")]
+    hint = f"; did you mean {' or '.join(begins)}?" if begins else similar(given, known)
+    return f"no such option: {given}{hint} (see {error.ctx.command_path} --help)"
+
+
+def _wrong_usage(error: click.UsageError) -> str:
+    """The error; for a word that has no place, with the option that it may mean."""
+    said = error.format_message()
+    if isinstance(error, click.BadOptionUsage) and error.option_name == "--json":
+        return f"{said} Give FILE, or - for stdout."
+    if error.ctx is None:
+        return said
+    if extra := re.match(r"Got unexpected extra arguments? \((\S+?)[ )]", said):
+        known = {name.lstrip("-"): name for name in _option_names(error.ctx)}
+        close = get_close_matches(extra[1], known, n=1, cutoff=0.75)
+        said += f"; did you mean {known[close[0]]}?" if close else ""
+    return f"{said} (see {error.ctx.command_path} --help)"
 
 
 def invoke(
@@ -109,8 +131,7 @@ def invoke(
     except click.NoSuchOption as error:
         return fail(_unknown_option(error), 2)
     except click.UsageError as error:
-        usage = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
-        return fail(error.format_message() + usage, 2)
+        return fail(_wrong_usage(error), 2)
     except click.ClickException as error:
         return fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
