@@ -96,6 +96,21 @@ def test_doctor__a_setting_without_effect_breaks_nothing() -> None:
         assert (found[name]["state"], bool(found[name]["remedy"])) == ("limited", True)
 
 
+def test_doctor__a_refused_setting_makes_no_other_one_wrong() -> None:
+    """A datapath without its library is refused, and the ports of RDMA are still meant for it."""
+    given = {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": "/nowhere", "WEFT_RDMA_DEVICES": "x"}
+    found = lines(doctor("--json", "-", **given, WEFT_INTERFACES="lo"))
+    assert found["WEFT_RDMA_LIBRARY"]["state"] == "BROKEN"
+    assert "needs WEFT_DATAPATH" not in json.dumps(list(found.values()))
+
+
+def test_doctor__a_secret_that_others_can_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "secret").chmod(0o644)
+    found = lines(doctor("--json", "-", WEFT_SECRET_FILE=str(tmp_path / "secret")))
+    assert 'weft docs operating "A secret"' in found["WEFT_SECRET_FILE"]["remedy"]
+
+
 def test_doctor__without_descriptors_says_what_it_does_not_know() -> None:
     limited = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (40, 40)); {SCRIPT}"
     done = subprocess.run(

@@ -80,7 +80,9 @@ def check_knobs(settings: Settings) -> list[Finding]:
         return [Finding("knobs", LIMITED, "unknown without the extension", "make build")]
     except knobs.KnobError as error:
         return [Finding("knobs", BROKEN, str(error), "weft knobs lists the settings")]
-    wrong = [*settings.refused, *unusable(values), *of_little_use(values)]
+    meant = settings.meant(values)  # what is left out may be what another setting needs
+    others = [*unusable(meant), *of_little_use(meant)]
+    wrong = settings.refused + [one for one in others if one.subject not in settings.left_out]
     if settings.error is not None:
         return [*wrong, error_finding(settings.error)]
     changed = [

@@ -26,11 +26,18 @@ LISTS = " (weft knobs lists the settings)"
 class Settings:
     """The settings that were left out of the environment, and what still keeps weft from opening.
 
-    error: not the fault of any one setting; None: an endpoint opens.
+    left_out: variable -> its value. error: not the fault of any one setting; None: an endpoint
+    opens.
     """
 
     refused: list[Finding] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     error: Exception | None = None
+
+    def meant(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The values in force, with the text of each knob that was left out."""
+        texts = {name.removeprefix("WEFT_").lower(): one for name, one in self.left_out.items()}
+        return {name: texts.get(name, value) for name, value in values.items()}
 
 
 def knob_refusal() -> Exception | None:
@@ -63,18 +70,17 @@ def usable(refuses: Refuses = refusal) -> Iterator[Settings]:
     refuses: what is tried. The environment belongs to the whole process: for one of one thread.
     """
     found = Settings()
-    left_out: dict[str, str] = {}
     try:
         while (error := refuses()) is not None:
             name = culprit(error, refuses)
             if not name:
                 found.error = error
                 break
-            left_out[name] = os.environ.pop(name)
-            found.refused.append(refused(name, left_out[name], str(error)))
+            found.left_out[name] = os.environ.pop(name)
+            found.refused.append(refused(name, found.left_out[name], str(error)))
         yield found
     finally:
-        os.environ.update(left_out)
+        os.environ.update(found.left_out)
 
 
 def culprit(error: Exception, refuses: Refuses) -> str:
@@ -83,7 +89,8 @@ def culprit(error: Exception, refuses: Refuses) -> str:
         return ""  # fewer paths would help, but no setting is wrong
     said = str(error)
     given = [name for name in os.environ if name.startswith(("WEFT_", "NCCL_"))]
-    for name in sorted(given, key=lambda one: one not in said):
+    # The message names first the setting that it is about.
+    for name in sorted(given, key=lambda one: said.find(one) % (len(said) + 1)):
         value = os.environ.pop(name)
         changed = refuses()
         os.environ[name] = value
@@ -108,6 +115,8 @@ def remedy_of(name: str, complaint: str) -> str:
         return f"unset {name}: {instead}"
     if name == "WEFT_SECRET_FILE" and "No such file" in complaint:
         return "make one with openssl rand -hex 32, copy it to all hosts: weft docs deploy Start"
+    if name == "WEFT_SECRET_FILE":
+        return 'give it the owner and the rights of a secret: weft docs operating "A secret"'
     if "no usable" in complaint or "no network interface" in complaint:
         return "bring an interface up and give it an address: ip link set NIC up; ip address"
     if not name.startswith("WEFT_"):
@@ -142,7 +151,7 @@ def of_little_use(values: Mapping[str, Any]) -> Iterator[Finding]:
     if complaint := plan_complaint(values["plan"]):
         remedy = "make it with weft plan assign, or unset WEFT_PLAN: its paths are not used"
         yield Finding("WEFT_PLAN", LIMITED, f"WEFT_PLAN: {complaint}", remedy)
-    if knobs.keys_of(values["rdma"])["placement"] == "direct" and values["datapath"] == "udp":
+    if knobs.keys_of(values["rdma"]).get("placement") == "direct" and values["datapath"] == "udp":
         said = "WEFT_RDMA=placement=direct: direct placement has no effect over UDP sockets"
         yield Finding("WEFT_RDMA", LIMITED, said, "set WEFT_DATAPATH=verbs or auto")
 
