@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from transport import Connection, Endpoint
 from transport.errors import ConnectionClosedError, PeerDeadError, WeftError
+from transport.ground.addresses import is_own
 from transport.host.finding import Finding
 from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import judge
@@ -26,7 +27,6 @@ from transport.host.two_hosts.facts import (
 )
 from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
 from transport.host.two_hosts.reach import (
-    is_own,
     leads_to_this_host,
     offered,
     only_loopback,

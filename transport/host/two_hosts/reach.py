@@ -8,21 +8,11 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from transport import Connection, Endpoint
+from transport.ground.addresses import is_own
 from transport.host.two_hosts.facts import DeviceFact
 from transport.host.two_hosts.talk import host_of
 from transport.host.uses import is_loopback, setting_of
 from transport.telemetry.page import PageError, read_page
-
-
-def is_own(address: str) -> bool:
-    """Whether a numeric address is one of this host."""
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as one:
-            one.bind(place)
-    except OSError:
-        return False
-    return True
 
 
 def leads_to_this_host(host: str) -> bool:

@@ -14,6 +14,7 @@ from transport.errors import (
     TimedOutError,
     WeftError,
 )
+from transport.ground.addresses import is_own
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
@@ -28,7 +29,7 @@ from transport.host.two_hosts.facts import (
     check_hello,
 )
 from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
-from transport.host.two_hosts.reach import is_own, only_loopback, own_text
+from transport.host.two_hosts.reach import only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
 
