@@ -97,11 +97,20 @@ def exchanging(
     where: Path, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
     """Two processes that exchange messages: the one that echoes, and the one that sends first."""
+    with connected("partner", where, **variables) as pair:
+        yield pair
+
+
+@contextmanager
+def connected(
+    module: str, where: Path, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
+    """An echoing process, and one of a module of tests.live that has a connection to it."""
     settings: dict[str, Any] = {"WEFT_TELEMETRY": str(where), "WEFT_PATHS": "4", **variables}
     with running(child("echo", **settings)) as echo:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
         partner = subprocess.Popen(
-            [sys.executable, "-m", "tests.live.partner", line(echo)],
+            [sys.executable, "-m", f"tests.live.{module}", line(echo)],
             cwd=ROOT,
             env=clean | {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1", "RANK": "3"} | settings,
             stdin=subprocess.PIPE,

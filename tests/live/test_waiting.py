@@ -7,6 +7,7 @@ import pytest
 
 from tests.live.support import NOW, SECOND, engine, flow, page, path, peer, reading
 from transport.live import REASONS, rates
+from transport.live.silence import CAUSES
 from transport.telemetry import Page, PeerRow, Row
 
 
@@ -46,11 +47,15 @@ UNSENT = {"sends": 1, "unsent_bytes": 2_000_000}
             peer(),
             "room: 10.0.0.2 posts no receive or grants no credit, 2 MB unsent, 1.2 s",
         ),
-        (flow(**OLD, **UNSENT), down(peer()), "paths: none of 2 to 10.0.0.2 answers, 1.2 s"),
         (
             flow(**OLD, **UNSENT),
-            down(peer(paths=1)),
-            "paths: the path to 10.0.0.2 does not answer, 1.2 s",
+            down(peer(heard_ns=NOW - SECOND)),
+            f"no answer from 10.0.0.2 for 1.2 s on all 2 paths: {CAUSES}",
+        ),
+        (
+            flow(**OLD, **UNSENT),
+            down(peer(paths=1, heard_ns=-1)),
+            f"no answer from 10.0.0.2 for 1.2 s on its path: {CAUSES}",
         ),
         (
             flow(progress_ns=NOW - 5 * SECOND, receives=1),
@@ -65,7 +70,7 @@ UNSENT = {"sends": 1, "unsent_bytes": 2_000_000}
         (
             flow(receives=1),
             peer(dead=1, heard_ns=NOW - 300 * SECOND),
-            "dead: 10.0.0.2, not heard for 5 min",
+            f"dead: 10.0.0.2, not heard for 5 min: {CAUSES}",
         ),
         (flow(phase=1), peer(), "failed"),
         (flow(phase=2), peer(), "closing"),

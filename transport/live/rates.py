@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from transport.live import waiting
 from transport.live.reading import Facts, Reading, number_of
 from transport.live.rows import age_ns, grown, number, paths_down
+from transport.live.silence import Evidence
 from transport.live.waiting import Wait
 from transport.telemetry import Page, PeerRow, Row
 
@@ -140,11 +141,13 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
         of_pages = (_cpu_shares(before, now, page, intervals[page.path]) for page in pages)
         shares[process] = next(filter(None, of_pages), {})
     found = []
+    evidence = Evidence(now.pages)
     for page in now.pages:
         facts = now.facts.get(page.path, Facts())
         process = page.process_identity
         alone = len(pages_of[process]) == 1
-        found.append(_process(page, intervals[page.path], facts, shares[process], alone))
+        waits = _waits(page, evidence)
+        found.append(_process(page, intervals[page.path], facts, shares[process], alone, waits))
     return tuple(found)
 
 
@@ -191,17 +194,28 @@ def _rows_of(page: Page) -> dict[tuple[str, int], Row]:
     return rows
 
 
-def _process(
-    page: Page, interval: _Interval, facts: Facts, cpu: Mapping[str, float], alone: bool
-) -> ProcessRates:
-    """The rates of a telemetry page. alone: the process has no other page."""
+def _waits(page: Page, evidence: Evidence) -> dict[int, Wait]:
+    """Index of a flow -> what it waits for."""
     peers = {peer.index: peer for peer in page.peers}
     engines = {engine.index: engine for engine in page.engines}
-    waits = {}
+    found = {}
     for flow in page.flows:
         engine = engines.get(number(flow, "engine"))
         peer = peers.get(number(flow, "peer", -1))
-        waits[flow.index] = waiting.of_flow(page, flow, peer, engine)
+        found[flow.index] = waiting.of_flow(page, flow, peer, engine, evidence)
+    return found
+
+
+def _process(
+    page: Page,
+    interval: _Interval,
+    facts: Facts,
+    cpu: Mapping[str, float],
+    alone: bool,
+    waits: Mapping[int, Wait],
+) -> ProcessRates:
+    """The rates of a telemetry page. alone: the process has no other page. waits: of its flows."""
+    peers = {peer.index: peer for peer in page.peers}
     shown = tuple(_peer(page, peer, interval, waits) for peer in page.peers)
     connections = _connections(page, interval, peers, waits)
     held = [waiting.of_engine(page, engine) for engine in page.engines]

@@ -6,25 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transport.ground.units import bytes_text, time_text
-from transport.live.rows import age_ns, number
+from transport.live.rows import age_ns, number, paths_down
+from transport.live.silence import LONG_NS, Evidence
 from transport.telemetry import Page, PeerRow, Row
 
 # Time without progress below which a flow counts as transferring. States are written every 10 ms.
 MOVING_NS = 200_000_000
 # Time after which an engine that neither ran nor sleeps counts as stuck.
 ENGINE_NS = 1_000_000_000
-# Time after which a peer counts as silent. After this time a process shows that it waits for a
-# receive, even if other connections transfer.
-LONG_NS = 1_000_000_000
 
 # Reason -> its meaning. If flows of a connection have several reasons, the first one here is shown.
 REASONS = {
     "gone": "the process has ended",
     "stopped": "the process is stopped by a signal or a debugger",
     "engine": "an engine thread has not run: it hangs or has no CPU",
-    "dead": "the peer was found dead",
+    "dead": "the peer was given up: its process is gone, or it has not answered in time",
     "failed": "the connection has failed",
-    "paths": "no path to the peer answers",
+    "paths": "the peer answers on no path: its process is stopped or gone, or the network is cut",
     "acknowledgment": "the peer has not acknowledged what was sent",
     "room": "the peer has posted no receive, or granted no credit",
     "transferring": "bytes are moving",
@@ -66,8 +64,15 @@ def of_engine(page: Page, engine: Row) -> Wait | None:
     return Wait("engine", still_ns, text)
 
 
-def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> Wait:
-    """The wait of one flow."""
+def of_flow(
+    page: Page,
+    flow: Row,
+    peer: PeerRow | None,
+    engine: Row | None,
+    evidence: Evidence | None = None,
+) -> Wait:
+    """The wait of one flow. evidence: about silent peers; None: that of this page alone."""
+    evidence = evidence or Evidence([page])
     held = of_process_state(page) or (of_engine(page, engine) if engine is not None else None)
     if held is not None:
         return held
@@ -78,31 +83,33 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
     if peer is not None and peer.state.get("dead"):
         silent_ns = age_ns(page, peer, "heard_ns")
         silent = "" if silent_ns is None else f", not heard for {time_text(silent_ns, 2)}"
-        return Wait("dead", silent_ns or 0, f"dead: {name}{silent}")
+        why = evidence.cause(page, peer, silent_ns or 0)
+        return Wait("dead", silent_ns or 0, f"dead: {name}{silent}: {why}")
     if phase == 1:
         return Wait("failed", 0, "failed")
     still_ns = _still_ns(page, flow)
     if flow.state.get("sends"):
-        return _of_sends(page, flow, peer, name, still_ns)
+        return _of_sends(page, flow, peer, name, evidence)
     if flow.state.get("receives"):
         if still_ns < MOVING_NS:
             return Wait("transferring", 0, "transferring")
-        text = f"receive: {name} sent nothing for {time_text(still_ns, 2)}"
+        silent = _silence(page, peer, still_ns, evidence)
+        text = f"receive: {name} sent nothing for {time_text(still_ns, 2)}{silent}"
         return Wait("receive", still_ns, text)
     return Wait("idle", 0, "idle")
 
 
-def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: int) -> Wait:
+def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, evidence: Evidence) -> Wait:
+    still_ns = _still_ns(page, flow)
     if still_ns < MOVING_NS:
         return Wait("transferring", 0, "transferring")
     age = time_text(still_ns, 2)
-    usable = [path.counters.get("usable", 1) for path in peer.paths] if peer is not None else []
-    if usable and not any(usable):
-        which = "the path" if len(usable) == 1 else f"none of {len(usable)}"
-        no = "does not answer" if len(usable) == 1 else "answers"
-        return Wait("paths", still_ns, f"paths: {which} to {name} {no}, {age}")
+    if peer is not None and peer.paths and paths_down(peer) == len(peer.paths):
+        ways = "its path" if len(peer.paths) == 1 else f"all {len(peer.paths)} paths"
+        why = evidence.cause(page, peer, still_ns)
+        return Wait("paths", still_ns, f"no answer from {name} for {age} on {ways}: {why}")
     inflight, unsent = flow.counters.get("inflight_bytes", 0), number(flow, "unsent_bytes")
-    silent = _silence(page, peer)
+    silent = _silence(page, peer, still_ns, evidence)
     if inflight > 0:
         text = f"acknowledgment of {bytes_text(inflight, 3)} by {name}, {age}{silent}"
         return Wait("acknowledgment", still_ns, text)
@@ -146,9 +153,12 @@ def _still_ns(page: Page, flow: Row) -> int:
     return max(0, page.read_ns - since_ns)
 
 
-def _silence(page: Page, peer: PeerRow | None) -> str:
-    """Text about how long a peer was silent; "" if less than LONG_NS."""
-    silent_ns = age_ns(page, peer, "heard_ns") if peer is not None else None
-    if silent_ns is None or silent_ns < LONG_NS:
+def _silence(page: Page, peer: PeerRow | None, still_ns: int, evidence: Evidence) -> str:
+    """Text about how long a peer was silent, and what may be the reason; "" if not for LONG_NS."""
+    if peer is None:
         return ""
-    return f", not heard for {time_text(silent_ns, 2)}"
+    silent_ns = age_ns(page, peer, "heard_ns")
+    if (still_ns if silent_ns is None else silent_ns) < LONG_NS:
+        return ""
+    how_long = "never heard" if silent_ns is None else f"not heard for {time_text(silent_ns, 2)}"
+    return f", {how_long}{evidence.stopped(page, peer)}"
