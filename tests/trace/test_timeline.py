@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,20 @@ def test_command__replaces_a_file_only_by_a_whole_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.pftrace", "traces"]
 
 
+def test_command__counts_what_info_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    pair_of_ranks(folder)
+    done = trace("timeline", folder, "-o", tmp_path / "t.pftrace", "--json", "-")
+    shown = json.loads(done.stdout)["by_kind"]
+    found = json.loads(trace("info", folder, "--json", "-").stdout)
+    assert shown["messages"] == found["rows"]["messages"] == 4
+    assert shown["stripes"] == found["sent"]["stripes"] == 2
+    assert f"{shown['stripes']} sent stripes" in done.stderr
+    rows = f"{found['rows']['stripes']} stripes (2 sent, "
+    assert rows in trace("info", folder).stdout
+
+
 def test_command__writes_a_file_and_says_what_is_cut(tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
@@ -228,7 +243,7 @@ def test_command__writes_a_file_and_says_what_is_cut(tmp_path: Path) -> None:
     out = tmp_path / "t.perfetto-trace.gz"
     done = trace("timeline", folder, "-o", out, "--limit", "7")
     assert done.returncode == 0, done.stderr
-    assert "note: left out because of --limit 7: 3 messages, 2 stripes" in done.stdout
+    assert "note: left out because of --limit 7: 3 messages, 2 sent stripes" in done.stdout
     assert done.stderr == f"wrote {out}: 2 operations, 2 events, 2 channels, 1 messages\n"
     assert timeline(gzip.decompress(out.read_bytes())).events
     for bad in (["--rank", "7"], ["--comm", "x"], ["--from", "nan"], ["--limit", "0"]):

@@ -32,6 +32,9 @@ SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BI
   sum(files)::BIGINT, min(first_ns), max(last_ns), count(*) FILTER (damage <> ''),
   count(*) FILTER (NOT ended) FROM processes
 """
+# Both ends of a message write a row of it and of its stripes.
+_SENT = "SELECT count(*) FILTER (sends) FROM {}"
+_SENT_TABLES = ("messages", "stripes")
 _UNSIZED = "SELECT count(*) FROM operations WHERE bytes IS NULL AND function <> 'Barrier'"
 
 
@@ -75,6 +78,7 @@ def document(store: Store) -> dict[str, Any]:
         "ranks": size,
         "missing_ranks": missing,
         "rows": {t: store.rows(f"SELECT count(*) FROM {t}")[0][0] for t in TABLES},
+        "sent": {t: store.rows(_SENT.format(t))[0][0] for t in _SENT_TABLES},
         "operations_of_unknown_size": store.rows(_UNSIZED)[0][0],
         "hosts": [dict(zip(_HOST, row, strict=True)) for row in store.rows(_HOSTS)],
         "notes": store.notes(),
@@ -99,9 +103,16 @@ def lines(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
     without = f"; {found['without_end']} processes have no end" if found["without_end"] else ""
     yield "damage", damage + without
     rows = ((table, count) for table, count in found["rows"].items() if table != "processes")
-    yield "rows", ", ".join(f"{count} {table}" for table, count in rows if count) or "none"
+    sent = found["sent"]
+    yield "rows", ", ".join(_rows(*row, sent.get(row[0])) for row in rows if row[1]) or "none"
     if found["operations_of_unknown_size"]:
         yield "unknown size (?)", f"{found['operations_of_unknown_size']} operations"
+
+
+def _rows(table: str, count: int, sent: int | None) -> str:
+    """The number of rows of a table. sent: how many are of senders; None: it has no ways."""
+    ways = "" if sent is None else f" ({sent} sent, {count - sent} received)"
+    return f"{count} {table}{ways}"
 
 
 def host_cells(host: dict[str, Any]) -> list[str]:

@@ -18,6 +18,8 @@ from transport.cli.output import json_option, write_json
 from transport.ground import created
 
 LIMIT = 1_000_000
+# Kind of events -> what it is called where it is counted, if that differs.
+NAMES = {"stripes": "sent stripes"}
 
 
 @click.command("timeline")
@@ -71,16 +73,18 @@ def command(
             written = write_timeline(store, file, choice)
         notes = store.notes()
     if written.left_out:
-        cut = ", ".join(f"{count} {kind}" for kind, count in written.left_out.items())
-        notes.insert(0, f"left out because of --limit {limit}: {cut}")
+        notes.insert(0, f"left out because of --limit {limit}: {_counts(written.left_out)}")
     if written.untimed:
         notes.append(f"{written.untimed} operations are not shown: the trace has no times of them")
     if json_path is not None:
         write_json(asdict(written) | {"notes": notes}, json_path)
     else:
         shared.show_notes(notes)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in written.by_kind.items() if count)
-    click.echo(f"wrote {out}: {kinds or 'no events'}", err=True)
+    click.echo(f"wrote {out}: {_counts(written.by_kind) or 'no events'}", err=True)
+
+
+def _counts(by_kind: dict[str, int]) -> str:
+    return ", ".join(f"{count} {NAMES.get(kind, kind)}" for kind, count in by_kind.items() if count)
 
 
 @contextmanager
