@@ -23,7 +23,7 @@ OPTIONS = {"--html", "--png", "--plot", "--gantt", "--curves", "--dask", "--otlp
 # Arguments of weft -> the extras that it names. TRACE is a folder with a trace.
 NEEDS = {
     "report TRACE -o OUT.html": "trace",
-    "report --live TRACE": "trace,metrics",
+    "report --live TRACE --listen 127.0.0.1:0": "trace,metrics",
     "trace info TRACE": "trace",
     "trace profile TRACE": "trace",
     "trace query TRACE events": "trace",

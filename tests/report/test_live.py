@@ -62,11 +62,55 @@ def test_live__serves_the_page_to_who_has_the_token(tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_live__of_other_addresses_is_asked_for_and_warned_of(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        weft_command("report", "--live", str(tmp_path), "--listen", "0.0.0.0:0"),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with running(process):
+        url = line(process).removeprefix("weft: serving ")
+        assert url.startswith(f"http://{socket.gethostname()}:")
+        here = url.replace(socket.gethostname(), "127.0.0.1")
+        assert got(here)[0] == 503
+        assert got(here.partition("?")[0])[0] == 403
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "the URL's token crosses the network in clear text to 0.0.0.0: give --tls-cert" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "127.0.0.1:0"], "need --live"),
+        (["--tls-cert", "cert.pem"], "need --live"),
+        (["--live", "--listen", "8080"], "write HOST:PORT"),
+        (["--live", "--tls-cert", "cert.pem"], "belong together"),
+    ],
+)
+def test_live__refuses_addresses_and_files(tmp_path: Path, words: list[str], said: str) -> None:
+    ended = subprocess.run(
+        weft_command("report", str(tmp_path), *words),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode in (1, 2)
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_live__says_that_a_port_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = subprocess.run(
-            weft_command("report", "--live", str(tmp_path), "--port", port),
+            weft_command("report", "--live", str(tmp_path), "--listen", f"127.0.0.1:{port}"),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -18,9 +18,8 @@ from typing import Any, TextIO
 import click
 
 from transport.cli import INTERRUPTED
-from transport.cli.http_options import access_of
+from transport.cli.http_options import access_of, address
 from transport.cli.known_routes import known_routes
-from transport.cli.metrics import address
 from transport.cli.output import unwritten
 from transport.cli.packages import TRACES, need_packages
 from transport.diagnose import report

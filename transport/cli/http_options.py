@@ -1,4 +1,4 @@
-"""Options of commands that serve metrics: who may read them."""
+"""Options of commands that serve metrics or pages: where, and who may read them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,38 @@ import click
 from transport.live.http import Access, AccessError, access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+PORT_MAX = 65_535
+
+
+def address(given: str) -> tuple[str, int]:
+    """Parses HOST:PORT, with an IPv6 address in brackets."""
+    host, _, port = given.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    number = int(port) if port.isascii() and port.isdigit() else PORT_MAX + 1
+    if not host or number > PORT_MAX:
+        raise click.BadParameter(f"{given}: write HOST:PORT, such as 127.0.0.1:9464.")
+    return host, number
+
+
+def in_url(host: str) -> str:
+    """A host as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def access_options(command: Command) -> Command:
     """Adds --token-file, --tls-cert and --tls-key."""
+    token = click.option(
+        "--token-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Answer only requests with the header `Authorization: Bearer TOKEN`, "
+        "where TOKEN is what FILE holds. Nobody else may be able to read FILE.",
+    )
+    return token(tls_options(command))
+
+
+def tls_options(command: Command) -> Command:
+    """Adds --tls-cert and --tls-key."""
     file = click.Path(path_type=Path, dir_okay=False)
     for option in (
         click.option(
@@ -28,13 +56,6 @@ def access_options(command: Command) -> Command:
             metavar="FILE",
             type=file,
             help="Serve HTTPS with this certificate and its chain, as PEM.",
-        ),
-        click.option(
-            "--token-file",
-            metavar="FILE",
-            type=file,
-            help="Answer only requests with the header `Authorization: Bearer TOKEN`, "
-            "where TOKEN is what FILE holds. Nobody else may be able to read FILE.",
         ),
     ):
         command = option(command)

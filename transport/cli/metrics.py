@@ -10,7 +10,7 @@ import click
 
 from transport import telemetry
 from transport.cli import INTERRUPTED
-from transport.cli.http_options import access_of, access_options
+from transport.cli.http_options import access_of, access_options, address, in_url
 from transport.cli.options import JSON, OutputFile
 from transport.cli.output import write_file
 from transport.cli.packages import need_packages
@@ -18,19 +18,8 @@ from transport.live.exporter import SERIES_MAX, Exporter
 from transport.live.http import Access
 from transport.live.serve import serve, text
 
-PORT_MAX = 65_535
 BOARD = "weft-grafana.json"
 ALERTS = "weft-alerts.yml"
-
-
-def address(given: str) -> tuple[str, int]:
-    """Parses HOST:PORT, with an IPv6 address in brackets."""
-    host, _, port = given.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    number = int(port) if port.isascii() and port.isdigit() else PORT_MAX + 1
-    if not host or number > PORT_MAX:
-        raise click.BadParameter(f"{given}: write HOST:PORT, such as 127.0.0.1:9464.")
-    return host, number
 
 
 @click.command("metrics")
@@ -111,7 +100,7 @@ def _log(line: str) -> None:
 
 def _serve(exporter: Exporter, host: str, port: int, who: Access) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
-    shown = f"[{host}]" if ":" in host else host
+    shown = in_url(host)
 
     def serving(at: int) -> None:
         for warning in who.warnings(host):

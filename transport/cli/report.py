@@ -13,6 +13,7 @@ import click
 
 from transport.cli import trace_open as shared
 from transport.cli.estimate_overlap import WithUnit
+from transport.cli.http_options import access_of, address, tls_options
 from transport.cli.known_routes import known_routes
 from transport.cli.options import HTML, FiniteRange, output_file
 from transport.cli.packages import PAGES, TRACES, need_packages
@@ -73,12 +74,13 @@ def currency(given: str) -> str:
     help="With --live: a reload in this time shows the page as it was.",
 )
 @click.option(
-    "--port",
-    metavar="PORT",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="With --live: the TCP port on this host, as for an ssh forward; 0: any free one.",
+    "--listen",
+    metavar="HOST:PORT",
+    type=address,
+    help="With --live: where to serve. The default is reachable from this host only, as for an ssh "
+    "forward; 0.0.0.0:PORT from others. Port 0: any free one.  [default: 127.0.0.1:0]",
 )
+@tls_options
 def command(
     folder: Path | None,
     output: Path | None,
@@ -90,7 +92,8 @@ def command(
     currency: str,
     live: bool,
     interval_s: float,
-    port: int,
+    listen: tuple[str, int] | None,
+    **files: Path | None,
 ) -> int:
     """Write one page about a traced job: verdicts, traffic, operations, steps, lost time, cost.
 
@@ -102,13 +105,11 @@ def command(
     Examples:
       weft report /scratch/job-17 -o report.html --price 2.50
       weft report --live /scratch/job-17
+      weft report --live /scratch/job-17 --listen 127.0.0.1:8080
     """
     from transport.report import Options, Source
 
-    if live and output is not None:
-        raise click.UsageError("--live serves the page and writes no file: leave out -o")
-    if port and not live:
-        raise click.UsageError("--port needs --live")
+    _check(live, output, any((listen, *files.values())))
     if live:
         from transport.cli import report_live
 
@@ -123,12 +124,21 @@ def command(
     )
     source = Source(str(folder), job)
     if live:
-        return report_live.run(folder, source, options, interval_s, port)
+        who = access_of(None, **files)
+        return report_live.run(folder, source, options, interval_s, listen, who)
     need_packages("weft report", TRACES, PAGES)
     # The default is checked here, as --live needs no file.
     out = output or PAGE.convert(OUTPUT, None, click.get_current_context())
     write(folder, source, options, out)
     return 0
+
+
+def _check(live: bool, output: Path | None, serves: bool) -> None:
+    """UsageError if options do not go together. serves: options of a server are given."""
+    if live and output is not None:
+        raise click.UsageError("--live serves the page and writes no file: leave out -o")
+    if serves and not live:
+        raise click.UsageError("--listen, --tls-cert and --tls-key need --live: give it")
 
 
 def write(folder: Path, source: Source, options: Options, output: Path) -> None:
