@@ -14,15 +14,18 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from tests.api.support import PATIENCE_S, ROOT
+from tests.api.support import PATIENCE_S, ROOT, running
 from tests.live.support import exchanging, weft
 from tests.stopping import stopped
 from tests.waiting import until
+from transport.live import rates, read
 
 # Makes the terminal at stdin the controlling one, so that its keys send signals.
 START = """
@@ -216,3 +219,40 @@ def test_top__says_what_it_cannot_do(tmp_path: Path) -> None:
     assert done.stderr.startswith("weft: cannot list")
     for wrong in (["x"], ["--interval", "0"], ["--sort", "x"], ["--count", "0"]):
         assert weft("top", *wrong, where=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "wanted"),
+    [
+        (["ring", "--rounds", "1000000000"], {}, ["0", "1", "2"]),
+        # Nothing listens there: the example dials until the test ends it.
+        (["ring_of_hosts", "--open", "127.0.0.1", "--port", "1"], {"RANK": "5"}, ["5"]),
+    ],
+)
+def test_top__names_the_ranks_of_examples(
+    tmp_path: Path, words: list[str], rank: dict[str, str], wanted: list[str]
+) -> None:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    settings = {"WEFT_TELEMETRY": str(tmp_path), "WEFT_INTERFACES": "lo", "WEFT_PATHS": "4"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"transport.examples.{words[0]}", *words[1:]],
+        cwd=ROOT,
+        env=clean | settings | rank,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def ranks() -> list[str]:
+        return sorted(one.rank for one in rates(None, read(tmp_path).of_running()))
+
+    with running(process):
+        until(lambda: ranks() == wanted, lambda: str(ranks()))
+
+
+@pytest.mark.parametrize("name", ["ring", "ring_of_hosts"])
+def test_help__of_examples_says_the_default_of_each_option(name: str) -> None:
+    command = import_module(f"transport.examples.{name}").main
+    for option in [one for one in command.params if isinstance(one, click.Option)]:
+        assert option.help, option.name
+        assert option.is_flag or option.show_default, option.name

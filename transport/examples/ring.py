@@ -91,8 +91,6 @@ def all_reduce(
 def rank_main(pipe: Pipe, library: str, me: int, *settings: int) -> None:
     """The process of a rank: tells its parent the error if weft fails."""
     follow_parent()
-    # If traced, the rows of the traffic matrix have these names.
-    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(settings[0])}
     try:
         run_rank(pipe, library, me, *settings)
     except WeftError as error:
@@ -139,6 +137,9 @@ def run_ranks(library: str, *settings: int) -> list[tuple[int, float]]:
             for me in range(ranks):
                 ours, theirs = context.Pipe()
                 words = (theirs, library, me, *settings)
+                # Names of the ranks in `weft top` and traces. weft top reads the environment that a
+                # process was started with, so the rank itself would set them too late.
+                os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}
                 processes.append(context.Process(target=rank_main, args=words, daemon=True))
                 processes[-1].start()
                 theirs.close()
@@ -240,11 +241,39 @@ def signal_name(number: int) -> str:
     show_default=True,
     help="Where the arrays lie: the host, or GPUs.",
 )
-@click.option("--ranks", type=click.IntRange(1, 64), default=3, show_default=True)
-@click.option("--elements", type=click.IntRange(1), default=1_000_000, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--ranks",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    default=3,
+    show_default=True,
+    help="Number of processes.",
+)
+@click.option(
+    "--elements",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Number of elements of each array, of 4 bytes each.",
+)
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="How many all-reduces; with 1000 there is time to look at them with weft top.",
+)
 def main(library: str, ranks: int, elements: int, rounds: int) -> None:
-    """Sums an array of every rank around a ring and compares every element."""
+    """Sum an array of every rank around a ring and compare every element.
+
+    The ranks are processes of this host. Prints the time of the fastest all-reduce, and the
+    bandwidths that nccl-tests would print: algbw is bytes of the array per second, busbw what each
+    link carried.
+
+    Example: python -m transport.examples.ring --ranks 4 --rounds 1000
+    """
     try:
         Arrays(library, 0)
     except Exception as error:  # no package or no GPU: each library raises its own exception

@@ -15,6 +15,7 @@ import time
 import click
 
 from transport import Connection, Endpoint, Listener, WeftError
+from transport.cli.options import FiniteRange
 from transport.errors import RefusedError
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
@@ -65,10 +66,38 @@ def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
 
 @click.command()
 @click.argument("to")
-@click.option("--port", default=7000, help="Port that the hosts listen on.")
-@click.option("--seconds", default=5.0, help="How long to send.")
-@click.option("--open", "is_open", is_flag=True, help="Accept any process that reaches the port.")
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    default=7000,
+    show_default=True,
+    help="TCP port that every host listens on for connections.",
+)
+@click.option(
+    "--seconds",
+    metavar="SECONDS",
+    type=FiniteRange(0.01, 1e6),
+    default=5.0,
+    show_default=True,
+    help="Time to send.",
+)
+@click.option(
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="Accept any process that reaches the port; it must be given.",
+)
 def main(to: str, port: int, seconds: float, is_open: bool) -> None:
+    """Send as fast as it can to the host TO, and receive from another one; print the rate.
+
+    Run it on each host of a ring, with the address of the next one as TO. RANK and WORLD_SIZE in
+    the environment are the number of this host and how many there are: `weft top` and traces show
+    them.
+
+    Example, on the first of two hosts: RANK=0 WORLD_SIZE=2 python -m
+    transport.examples.ring_of_hosts --open 10.0.0.2
+    """
     if not is_open:
         raise click.UsageError(
             "the hosts find each other by address and not by handles, so any process that reaches "
