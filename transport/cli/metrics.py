@@ -33,7 +33,9 @@ ALERTS = "weft-alerts.yml"
     help="Where to serve. Whoever reaches this address can read the metrics, unless there is "
     "--token-file; the default is reachable from this host only. Port 0: any free one.",
 )
-@click.option("--once", is_flag=True, help="Print the metrics and end.")
+@click.option(
+    "--once", is_flag=True, help="Print the metrics once instead of serving them, and end."
+)
 @click.option(
     "--paths/--no-paths", default=True, help="Whether each path has metrics.  [default: --paths]"
 )
@@ -44,7 +46,8 @@ ALERTS = "weft-alerts.yml"
     type=click.IntRange(1),
     default=SERIES_MAX,
     show_default=True,
-    help="Export at most N series: if there are more, add up paths, then peers, then engines.",
+    help="Export at most N series (metrics with their labels): if there are more, add up paths, "
+    "then peers, then engines.",
 )
 @click.option(
     "--board",
@@ -73,7 +76,15 @@ def command(
 ) -> int:
     """Serve counters and states of running processes to Prometheus, until Ctrl-C.
 
-    Without PID: all processes of this user that have a telemetry page.
+    Without PID: all processes of this user, as root of all users, that use weft. Each keeps its
+    counters in a file, its telemetry page, in /dev/shm or where WEFT_TELEMETRY says.
+
+    \b
+    Examples:
+      weft metrics
+      weft metrics --once
+      weft metrics --listen 0.0.0.0:9464 --token-file token --tls-cert cert.pem --tls-key key.pem
+      weft metrics --board weft.json
     """
     for path, name in ((board_path, BOARD), (alerts_path, ALERTS)):
         if path is not None:

@@ -50,7 +50,8 @@ def currency(given: str) -> str:
     "alone_ns",
     metavar="TIME",
     type=WithUnit(),
-    help="The time of a step without communication, such as 158ms: tells what is exposed.",
+    help="The time of a step without communication, such as 158ms: tells how much communication "
+    "is exposed, that is not hidden behind computation.",
 )
 @click.option(
     "--price",
@@ -59,10 +60,17 @@ def currency(given: str) -> str:
     help="The price of a GPU for an hour: says what waiting cost.",
 )
 @click.option(
-    "--currency", default="USD", show_default=True, callback=lambda _, __, given: currency(given)
+    "--currency",
+    metavar="NAME",
+    default="USD",
+    show_default=True,
+    callback=lambda _, __, given: currency(given),
+    help="Currency of --price: a name or symbol, which only labels the amounts.",
 )
 @click.option(
-    "--live", is_flag=True, help="Serve the page of a running job on this host until Ctrl-C."
+    "--live",
+    is_flag=True,
+    help="Serve the page of a running job until Ctrl-C, instead of writing it.",
 )
 @click.option(
     "--interval",
@@ -71,7 +79,7 @@ def currency(given: str) -> str:
     type=FiniteRange(1, 3600),
     default=5.0,
     show_default=True,
-    help="With --live: a reload in this time shows the page as it was.",
+    help="With --live: compute the page at most once in this time, when it is loaded.",
 )
 @click.option(
     "--listen",

@@ -33,7 +33,7 @@ PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that 
     type=FiniteRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Time between two readings.",
+    help="Time between two readings; rates are those since the last one.",
 )
 @click.option(
     "--count",
@@ -72,8 +72,16 @@ def command(
 ) -> int:
     """Show what running processes send and receive, and what they wait for.
 
-    Without PID: all processes of this user that have a telemetry page. Keys: q ends, h lists all.
-    For every counter of a process, see `weft counters --live`; to keep numbers, `weft metrics`.
+    Without PID: all processes of this user, as root of all users, that use weft. Each keeps its
+    counters in a file, its telemetry page, in /dev/shm or where WEFT_TELEMETRY says. Keys: q ends,
+    h lists all. For every counter of a process, see `weft counters --live`; to keep numbers,
+    `weft metrics`. docs/LIVE.md says what the columns mean.
+
+    \b
+    Examples:
+      weft top
+      weft top 4711 4712 --sort LOSS --paths
+      weft top --count 3 --json -
     """
     said: set[str] = set()
     first = _read(pids, said)

@@ -18,6 +18,12 @@ def command() -> None:
     """Show, compare, convert and record traces of NCCL's operations.
 
     DIR is the folder that WEFT_TRACE named, or one that weft trace export or import has written.
+
+    \b
+    Examples:
+      weft trace record -o traces -- torchrun --nproc-per-node 8 train.py
+      weft trace info traces
+      weft trace matrix traces
     """
 
 

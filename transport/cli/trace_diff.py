@@ -26,12 +26,31 @@ OPERATIONS = (
 )
 
 
-@click.command("diff")
+@click.command("diff", short_help="Compare two traces: who sent what, and operations.")
 @click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
 @click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
-@click.option("--measure", type=click.Choice(MEASURES), default="bytes", show_default=True)
-@click.option("--by", type=click.Choice(["rank", "host"]), default="rank", show_default=True)
-@click.option("--top", type=click.IntRange(1, 100_000), default=10, show_default=True)
+@click.option(
+    "--measure",
+    type=click.Choice(MEASURES),
+    default="bytes",
+    show_default=True,
+    help=shared.MEASURE,
+)
+@click.option(
+    "--by",
+    type=click.Choice(["rank", "host"]),
+    default="rank",
+    show_default=True,
+    help="What a row of the matrices is.",
+)
+@click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(1, 100_000),
+    default=10,
+    show_default=True,
+    help="Print at most N rows of each table: the largest changes.",
+)
 @shared.comm_option
 @shared.op_option
 @shared.kind_option

@@ -10,7 +10,7 @@ from transport.cli import trace_open as shared
 from transport.cli.options import OutputFolder
 
 
-@click.command("export")
+@click.command("export", short_help="Write tables as Parquet or CSV, or traces for Chakra.")
 @shared.folder_argument
 @click.option(
     "-o",
@@ -25,6 +25,7 @@ from transport.cli.options import OutputFolder
     type=click.Choice(["parquet", "csv", "chakra"]),
     default="parquet",
     show_default=True,
+    help="Tables as Parquet or CSV, or a Chakra execution trace for each rank.",
 )
 @shared.job_option
 def command(folder: Path, out: Path, form: str, job: str | None) -> None:

@@ -21,7 +21,7 @@ INPUT = click.Path(exists=True, dir_okay=False, path_type=Path)
 INPUT_OR_FOLDER = click.Path(exists=True, path_type=Path)
 
 
-@click.group("import")
+@click.group("import", short_help="Make tables from files of NCCL, PyTorch, Nsight, Chakra.")
 def command() -> None:
     """Make tables from what NCCL, its Inspector, PyTorch, Nsight Systems or Chakra wrote.
 

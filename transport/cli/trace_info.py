@@ -38,7 +38,7 @@ _SENT_TABLES = ("messages", "stripes")
 _UNSIZED = "SELECT count(*) FROM operations WHERE bytes IS NULL AND function <> 'Barrier'"
 
 
-@click.command("info")
+@click.command("info", short_help="Show what a folder of traces holds, and what is missing.")
 @shared.folder_argument
 @shared.job_option
 @json_option

@@ -23,7 +23,13 @@ MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
 @click.command("matrix")
 @shared.folder_argument
 @shared.job_option
-@click.option("--measure", type=click.Choice(MEASURES), default="bytes", show_default=True)
+@click.option(
+    "--measure",
+    type=click.Choice(MEASURES),
+    default="bytes",
+    show_default=True,
+    help=shared.MEASURE,
+)
 @click.option(
     "--by",
     type=click.Choice(["rank", "host", "rack"]),

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 NOTES_MAX = 20  # limit of printed notes
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+MEASURE = (
+    "What a cell is: bytes, number of messages, bytes resent, or the latency from post to "
+    "acknowledgment, as mean or 99th percentile (of weft's network only)."
+)
 job_option = click.option("--job", metavar="NAME", help="Only this job, if DIR has several.")
 comm_option = click.option("--comm", metavar="NAME|ID", help="Only this communicator.")
 op_option = click.option("--op", metavar="FUNCTION", help="Only this function, such as AllReduce.")

@@ -21,7 +21,7 @@ COMMS_MAX = 32  # maximum number of printed communicators
 MEMBERS_MAX = 40  # longest printed list of ranks, in characters
 
 
-@click.command("profile")
+@click.command("profile", short_help="Sum up operations: calls, sizes, times, bandwidths.")
 @shared.folder_argument
 @shared.job_option
 @click.option("--sizes", is_flag=True, help="Print instead a row for each function and size.")

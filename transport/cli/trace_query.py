@@ -16,7 +16,7 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.ground.text import csv_table
 
 
-@click.command("query")
+@click.command("query", short_help="Query the tables of a trace by SQL.")
 @shared.folder_argument
 @click.argument("sql", metavar="SQL")
 @shared.job_option

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "record",
+    short_help="Run a command and record what NCCL does in it.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 @click.option(
     "--join", is_flag=True, help="Other hosts of the same job write into the folder, too."
 )
-@click.option("--job", help="Name of the job in the trace; by default the launcher's.")
+@click.option(
+    "--job", metavar="NAME", help="Name of the job in the trace; by default the launcher's."
+)
 @click.option("--kernels", is_flag=True, help="Record the times of kernels; this slows NCCL down.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(

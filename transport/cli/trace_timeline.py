@@ -22,7 +22,7 @@ LIMIT = 1_000_000
 NAMES = {"stripes": "sent stripes"}
 
 
-@click.command("timeline")
+@click.command("timeline", short_help="Write a timeline for ui.perfetto.dev.")
 @shared.folder_argument
 @click.option(
     "-o",
@@ -40,10 +40,11 @@ NAMES = {"stripes": "sent stripes"}
 @shared.to_option
 @click.option(
     "--limit",
+    metavar="N",
     type=click.IntRange(1),
     default=LIMIT,
     show_default=True,
-    help="Write at most this many events; a note says how many are left out.",
+    help="Write at most N events; a note says how many are left out.",
 )
 @json_option
 def command(
