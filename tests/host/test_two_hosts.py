@@ -135,13 +135,19 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
         assert "to the peer 1500 bytes" in found["MTU"]["found"]
         assert found["secret"]["state"] == "absent"
         assert "idle: to the peer" in found["loss"]["found"]
-        assert "its clock is" in found["clock"]["found"]
+        assert "the clock of the other host is" in found["clock"]["found"]
         assert "over one connection" in found["rate"]["found"]
         status, said = ended(server)
     assert status == 130
     assert "tested" in said
     assert "verdict: " in said
     assert "4 of 4 answer" in said
+    # Each end reads the one report from its own side.
+    assert f"here {socket.gethostname()} ({lab.address('host0')}); there" in found["hosts"]["found"]
+    words = " ".join(said.split())
+    assert f"here {socket.gethostname()} ({lab.address('host1')})" in words, said
+    assert "from the peer 1500 bytes, as the interface; to the peer 1500 bytes" in words, said
+    assert "the other host connected to this host, and back" in words, said
 
 
 def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:

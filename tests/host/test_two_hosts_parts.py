@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+from tests.host.sample import DEVICE, HELLO, PATHS, PROBES, SIDE, TOKEN, greeted, paired
 from transport.cli.doctor_peer import PeerType
 from transport.errors import (
     AddressError,
@@ -32,12 +33,10 @@ from transport.host.two_hosts.datagrams import (
     ProbePort,
 )
 from transport.host.two_hosts.facts import (
-    DeviceFact,
     FactError,
     Hello,
     PairStep,
     PathFact,
-    ProbeFacts,
     SideFacts,
     Verdict,
     check_hello,
@@ -48,28 +47,6 @@ from transport.host.two_hosts.facts import (
 from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
 from transport.host.two_hosts.talk import Budget
 from transport.host.two_hosts.traffic import NO_PATH
-
-TOKEN = bytes(range(16))
-DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "NIC", "00" * 80, 9_000)
-HELLO = Hello(
-    version="0.2.0",
-    host="a",
-    has_secret=False,
-    datapath="udp",
-    token="00" * 16,
-    back_port=0,
-    back="",
-    control_port="0",
-    port_base="0",
-    free_ports="32768-60999",
-    sockets=8,
-    paths=8,
-    down="",
-    devices=(DEVICE,),
-)
-PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
-PATHS = tuple(PathFact(0, number, 50_000, True) for number in range(8))
-SIDE = SideFacts("", 1, PATHS, 1_000_000_000, 5_000, 0, 0, PROBES)
 
 
 def test_facts__what_is_encoded_is_decoded() -> None:
@@ -227,7 +204,7 @@ def test_serve__a_tester_that_ends_is_not_waited_for() -> None:
 
 def judged(here: SideFacts = SIDE, there: SideFacts = SIDE) -> dict[str, Finding]:
     facts = PairFacts(PairStep(0, 0), HELLO, HELLO, here, there)
-    return {one.subject: one for one in judge.pair(facts, alone=True)}
+    return {one.subject: one for one in paired(facts, alone=True)}
 
 
 def test_judge__all_is_well() -> None:
@@ -239,7 +216,7 @@ def test_judge__all_is_well() -> None:
 def test_judge__a_pair_with_a_loopback_address_is_named() -> None:
     far = replace(HELLO, devices=(replace(DEVICE, name="lo", address="127.0.0.1"),))
     facts = PairFacts(PairStep(0, 0), HELLO, far, SideFacts(STRANDED), SideFacts())
-    paths = judge.pair(facts, alone=True)[0]
+    paths = paired(facts, alone=True)[0]
     assert paths.state == BROKEN
     assert paths.found.endswith("another host: lo 127.0.0.1 of the other host")
     assert paths.remedy.startswith("on the other host: name a NIC")
@@ -292,7 +269,7 @@ def test_judge__what_dropped_long_packets_explain_is_not_blamed_on_ports_or_queu
     assert "see MTU" in found["loss"].remedy
     assert judged(replace(here, lost=0))["loss"].state == "ok"
     far = replace(HELLO, devices=(replace(DEVICE, mtu_bytes=9_000),))
-    pair = judge.pair(PairFacts(PairStep(0, 0), HELLO, far, here, SIDE), alone=True)
+    pair = paired(PairFacts(PairStep(0, 0), HELLO, far, here, SIDE), alone=True)
     assert any("alike (1500 here, 9000 there)" in one.remedy for one in pair), pair
 
 
@@ -329,7 +306,7 @@ def test_judge__the_ports_of_silent_paths_are_named_if_they_are_known(
     )
     hello = replace(HELLO, port_base=port_base)
     facts = PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
-    found = judge.pair(facts, alone=True)[0]
+    found = paired(facts, alone=True)[0]
     assert said in found.found
     assert ("one of its two ports" in found.remedy) == ("UDP ports" in said)
 
@@ -369,7 +346,7 @@ def test_judge__a_pair_without_an_answer_names_nics_and_direction(
     far = replace(HELLO, devices=(replace(DEVICE, name="eth1", address="10.1.0.1"),))
     paths = tuple(replace(one, rtt_ns=0, usable=False) for one in PATHS)
     here, there = (SideFacts(NO_PATH, 1, paths, heard=heard) for heard in (back, to))
-    found = judge.pair(PairFacts(PairStep(0, 0), HELLO, far, here, there), alone=False)[0]
+    found = paired(PairFacts(PairStep(0, 0), HELLO, far, here, there), alone=False)[0]
     assert (found.state, said in found.remedy) == (BROKEN, True), found
 
 
@@ -386,7 +363,7 @@ def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
     assert "let UDP ports 32768-60999" in judged(unheard, unheard)["MTU"].remedy
     full = replace(HELLO, port_base="20000-20003")
     facts = PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
-    (mtu,) = (one for one in judge.pair(facts, alone=True) if one.subject == "MTU")
+    (mtu,) = (one for one in paired(facts, alone=True) if one.subject == "MTU")
     assert "a larger range" in mtu.remedy
     untested = judged(SideFacts(failed="a dial by handle failed: refused"), SideFacts())
     assert untested["MTU"].remedy == "mend what is broken first"
@@ -396,7 +373,7 @@ def test_judge__a_failed_dial_by_handle_names_the_control_ports_of_both_hosts() 
     near, far = replace(HELLO, control_port="7000-7007"), replace(HELLO, control_port="8000-8007")
     here = SideFacts(failed=f"{DIAL_FAILED}: port 8001: no answer")
     facts = PairFacts(PairStep(0, 0), near, far, here, SideFacts())
-    assert judge.pair(facts, alone=True)[0].remedy.startswith(
+    assert paired(facts, alone=True)[0].remedy.startswith(
         "let TCP ports 7000-7007 (WEFT_CONTROL_PORT) of this host and "
         "TCP ports 8000-8007 (WEFT_CONTROL_PORT) of the other host pass"
     )
@@ -415,7 +392,7 @@ def test_judge__a_blocked_way_back_names_ports_that_stay_the_same(
     fields: dict[str, Any], said: str
 ) -> None:
     near = replace(HELLO, back_port=44_715, **fields)
-    (control, *_) = judge.greeted(near, replace(HELLO, back="no answer"))
+    (_, control, *_) = greeted(near, replace(HELLO, back="no answer"))
     assert (control.state, said in control.remedy) == (BROKEN, True), control
     assert "44715" not in control.remedy
 
@@ -425,13 +402,13 @@ def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
     assert judged(slow)["rate"].state == "limited"
     assert "800 Mb/s to the peer, 8 Gb/s from" in judged(slow)["rate"].found
     veth = replace(HELLO, devices=(replace(DEVICE, kind="veth"),))
-    rate = judge.pair(PairFacts(PairStep(0, 0), HELLO, veth, SIDE, SIDE), alone=True)[4]
+    rate = paired(PairFacts(PairStep(0, 0), HELLO, veth, SIDE, SIDE), alone=True)[4]
     assert (rate.state, "a veth device has no speed" in rate.found) == ("not judged", True), rate
     facts = PairFacts(
         PairStep(0, 0), HELLO, replace(HELLO, devices=(replace(DEVICE, speed_mbps=0),)), SIDE, SIDE
     )
-    assert judge.pair(facts, alone=True)[4].state == "not judged"
-    assert judge.pair(facts, alone=False)[4].subject == "rate eth0>eth0"
+    assert paired(facts, alone=True)[4].state == "not judged"
+    assert paired(facts, alone=False)[4].subject == "rate eth0>eth0"
 
 
 @pytest.mark.parametrize(
@@ -518,7 +495,7 @@ def test_judge__hosts_that_are_not_alike_are_limited(
     fields: dict[str, Any], said: str, remedy: str
 ) -> None:
     (devices,) = (
-        one for one in judge.greeted(HELLO, replace(HELLO, **fields)) if one.subject == "devices"
+        one for one in greeted(HELLO, replace(HELLO, **fields)) if one.subject == "devices"
     )
     assert said in devices.found
     assert remedy in devices.remedy
@@ -529,7 +506,7 @@ def test_judge__names_the_last_port_of_a_single_number() -> None:
     hello = replace(HELLO, port_base="20000", sockets=32)
     dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
     facts = PairFacts(PairStep(0, 0), hello, hello, dead, SIDE)
-    remedy = judge.pair(facts, alone=True)[0].remedy
+    remedy = paired(facts, alone=True)[0].remedy
     assert remedy.startswith("let UDP ports 20000-20031 (WEFT_PORT_BASE=20000) pass in both")
 
 
@@ -537,7 +514,7 @@ def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
     hello = replace(HELLO, port_base="20000-24095")
     dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
     facts = PairFacts(PairStep(0, 0), hello, HELLO, dead, SIDE)
-    (paths,) = (one for one in judge.pair(facts, alone=True) if one.subject == "data paths")
+    (paths,) = (one for one in paired(facts, alone=True) if one.subject == "data paths")
     assert paths.remedy.startswith(
         "let UDP ports 20000-24095 (WEFT_PORT_BASE) of this host and UDP ports 32768-60999 (net"
     )
@@ -558,7 +535,7 @@ def test_judge__says_how_many_ports_of_a_range_were_tried(last: int, ports: int,
     side = replace(
         SIDE, paths=tuple(replace(one, port=ports and ports + one.path) for one in PATHS)
     )
-    found = judge.pair(PairFacts(PairStep(0, 0), hello, hello, side, side), alone=True)
+    found = paired(PairFacts(PairStep(0, 0), hello, hello, side, side), alone=True)
     tried = [one for one in found if one.subject == "UDP ports"]
     assert [(one.state, one.found) for one in tried] == ([("not judged", said)] if said else [])
     note = f"; note: UDP ports ({said})" if said else ""

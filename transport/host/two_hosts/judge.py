@@ -24,6 +24,7 @@ from transport.host.two_hosts.paths import (
 )
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.traffic import answered
+from transport.host.two_hosts.view import FROM, HERE, OTHER, THERE, THIS, TO
 
 IDLE_LIMITED = 0.002
 # A sender that looks for the highest rate fills queues and loses a little in them, on a sound
@@ -106,7 +107,7 @@ def connected(near: Hello) -> list[Finding]:
 def unlike(why: str, near: Hello) -> list[Finding]:
     """The findings if the other end's first message is not what this version expects."""
     control, _, secret = connected(near)
-    found = f"the other host's weft doctor speaks otherwise: {printable(why)}"
+    found = f"the weft doctor of {OTHER} speaks otherwise: {printable(why)}"
     remedy = "install the same version of weft on both hosts; or is that not weft doctor --serve?"
     versions = Finding("versions", BROKEN, found, remedy)
     return [control, versions, secret, *(_not_judged(one, "not tested") for one in REST)]
@@ -156,7 +157,7 @@ def no_doctor(host: str, port: int, *, has_ended: bool, near: Hello) -> list[Fin
 def stranded(subjects: Sequence[Finding], where: str, addresses: str) -> list[Finding]:
     """The findings if a host offers nothing but loopback addresses, which no path leads to.
 
-    subjects: the findings so far. where: "this host" or "the other host".
+    subjects: the findings so far. where: THIS or OTHER.
     """
     found = f"{where} offers only loopback addresses: {addresses}"
     return [
@@ -177,14 +178,16 @@ def ended(error: Exception, untested: Sequence[str] = REST) -> list[Finding]:
 
 
 def greeted(near: Hello, far: Hello) -> list[Finding]:
-    """The findings on control port, versions and secret, from the hellos of both ends."""
-    text = f"weft {near.version} here, {printable(far.version)} there; the same control protocol"
+    """The findings on hosts, control port, versions, secret and devices, from both hellos."""
+    text = (
+        f"weft {near.version} {HERE}, {printable(far.version)} {THERE}; the same control protocol"
+    )
     state, remedy = OK, ""
     if near.version != far.version:
         state, remedy = LIMITED, "install the same version of weft on both hosts"
-    control = Finding("control port", OK, f"connected to {printable(far.host)}, and back")
+    control = Finding("control port", OK, f"{THIS} connected to {OTHER}, and back")
     larger = "give WEFT_CONTROL_PORT a larger range"
-    back = f"connected to {printable(far.host)}; back, to TCP port {near.back_port} of this host"
+    back = f"{THIS} connected to {OTHER}; back, to TCP port {near.back_port} of {THIS}"
     if near.back_port == 0:
         control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", larger)
     elif far.back:
@@ -193,6 +196,7 @@ def greeted(near: Hello, far: Hello) -> list[Finding]:
             firewall = f"the port differs in each run: {firewall}"
         control = Finding("control port", BROKEN, f"{back}: {printable(far.back)}", firewall)
     return [
+        _hosts(near, far),
         control,
         Finding("versions", state, text, remedy),
         _secret(near.has_secret),
@@ -200,22 +204,35 @@ def greeted(near: Hello, far: Hello) -> list[Finding]:
     ]
 
 
+def _hosts(near: Hello, far: Hello) -> Finding:
+    """Which host is which: their names and addresses."""
+    texts = [
+        f"{where} {printable(hello.host)} ({printable(', '.join(_addresses(hello)))})"
+        for where, hello in ((HERE, near), (THERE, far))
+    ]
+    return Finding("hosts", OK, "; ".join(texts))
+
+
+def _addresses(hello: Hello) -> list[str]:
+    return [one.address for one in hello.devices]
+
+
 def _devices(near: Hello, far: Hello) -> Finding:
     """Whether each device has a partner, and both hosts the same number of paths."""
     names = [", ".join(printable(one.name) for one in hello.devices) for hello in (near, far)]
-    text, remedies = f"{names[0]} here, {names[1]} there", []
+    text, remedies = f"{names[0]} {HERE}, {names[1]} {THERE}", []
     if len(near.devices) != len(far.devices):
         text += "; a device without a partner shares one with another device"
         remedies.append(
             "is a NIC down, or not named? weft doctor on both hosts; WEFT_INTERFACES or "
             "WEFT_RDMA_DEVICES"
         )
-    for where, hello in (("here", near), ("there", far)):
+    for where, hello in ((HERE, near), (THERE, far)):
         if hello.down:
             text += f"; {printable(hello.down)} {where} is down and not used"
     if near.paths != far.paths:
         least = min(near.paths, far.paths)
-        text += f"; {near.paths} paths here, {far.paths} there: connections use {least}"
+        text += f"; {near.paths} paths {HERE}, {far.paths} {THERE}: connections use {least}"
         remedies.append("give both hosts the same WEFT_PATHS")
     state = LIMITED if remedies else OK
     return Finding("devices", state, text, "; ".join(remedies))
@@ -322,7 +339,7 @@ def _mtus(facts: PairFacts) -> str:
     near, far = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
     if near.mtu_bytes == far.mtu_bytes:
         return ""
-    return f" ({near.mtu_bytes} here, {far.mtu_bytes} there)"
+    return f" ({near.mtu_bytes} {HERE}, {far.mtu_bytes} {THERE})"
 
 
 def _loss(facts: PairFacts) -> Finding:
@@ -333,7 +350,7 @@ def _loss(facts: PairFacts) -> Finding:
     each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
     text = f"idle: {', '.join(each)}"
     loaded: list[float] = []
-    for way, side in (("to the peer", facts.here), ("from the peer", facts.there)):
+    for way, side in ((TO, facts.here), (FROM, facts.there)):
         if side.segments >= SEGMENTS_MIN:
             text += ", " if loaded else "; under load: "
             loaded.append(side.lost / side.segments)
@@ -376,7 +393,7 @@ def _rate(facts: PairFacts) -> Finding:
         return _not_judged("rate", "not measured in both directions")
     devices = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
     to, back = (bit_rate_text(one, 4) for one in rates)
-    text = f"{to} to the peer, {back} from the peer, over one connection"
+    text = f"{to} {TO}, {back} {FROM}, over one connection"
     if virtual := sorted({one.kind for one in devices} & NOMINAL):
         text += f"; a {' or '.join(virtual)} device has no speed of its own"
         remedy = (
@@ -412,7 +429,9 @@ def _clock(facts: PairFacts) -> Finding:
     error = one.rtt_ns_min // 2
     ahead = one.clock_ahead_ns
     which = "ahead" if ahead >= 0 else "behind"
-    text = f"its clock is {time_text(abs(ahead))} {which}, give or take {time_text(error)}"
+    text = (
+        f"the clock of {OTHER} is {time_text(abs(ahead))} {which}, give or take {time_text(error)}"
+    )
     if abs(ahead) - error > CLOCK_LIMITED_NS:
         remedy = "synchronize the clocks (chrony, ntpd): weft needs none, but times in logs differ"
         return Finding("clock", LIMITED, text, remedy)

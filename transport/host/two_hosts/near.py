@@ -35,6 +35,7 @@ from transport.host.two_hosts.reach import (
 )
 from transport.host.two_hosts.talk import Budget, hear, host_of, pieces, say
 from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
+from transport.host.two_hosts.view import OTHER, THIS, seen_by_tester
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
 SILENCE_S = 10.0  # without an answer on any data path
@@ -49,11 +50,16 @@ OnProgress = Callable[[str, float], None]
 
 def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
     """Tests the network to a host on which `weft doctor --serve` runs; bounded in time."""
+    return seen_by_tester(_examine(host, port, progress))
+
+
+def _examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
+    """As examine(); the findings have the marks of view.py."""
     with Endpoint(**BESIDE_A_JOB) as endpoint, ExitStack() as stack:
         own = [one.address for one in endpoint.devices]
         if only_loopback(own) and not leads_to_this_host(host):
             before = judge.not_connected("not tried")
-            return judge.stranded(before, "this host", own_text(own))
+            return judge.stranded(before, THIS, own_text(own))
         progress(f"connecting to port {port}, in {CONNECT_S:.0f} s at most", 0.0)
         try:
             front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))
@@ -63,7 +69,7 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         theirs = offered(endpoint)
         if only_loopback(theirs) and not is_own(host_of(front)):
             before = judge.connected(end.hello)
-            return judge.stranded(before, "the other host", ", ".join(sorted(theirs)))
+            return judge.stranded(before, OTHER, ", ".join(sorted(theirs)))
         back_port = back_socket(stack, end.hello.devices[0].address)
         hello = replace(end.hello, back_port=back_port)
         watch = PathWatch(endpoint, front)

@@ -12,6 +12,7 @@ from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.talk import TOO_LONG
 from transport.host.two_hosts.traffic import answered
+from transport.host.two_hosts.view import FROM, HERE, OTHER, THERE, THIS, TO
 from transport.host.uses import is_loopback
 
 PAGE = 'weft docs operating "Ports and firewalls"'
@@ -37,7 +38,7 @@ class PairFacts:
     @property
     def probes(self) -> list[tuple[str, ProbeFacts]]:
         """The probes of both directions that found anything."""
-        found = (("to the peer", self.here.probes), ("from the peer", self.there.probes))
+        found = ((TO, self.here.probes), (FROM, self.there.probes))
         return [(way, one) for way, one in found if one is not None and one.answered > 0]
 
     @property
@@ -95,15 +96,15 @@ def paths_finding(facts: PairFacts) -> Finding:
     here, there = facts.here, facts.there
     if not here.paths:
         return _no_connection(facts)
-    text = f"here {answers_text(here.engines, here.paths, facts.near)}"
+    text = f"{HERE} {answers_text(here.engines, here.paths, facts.near)}"
     if there.paths:
-        text += f"; there {answers_text(there.engines, there.paths, facts.far)}"
+        text += f"; {THERE} {answers_text(there.engines, there.paths, facts.far)}"
     elif there.failed:
-        text += f"; there: {printable(there.failed)}"
+        text += f"; {THERE}: {printable(there.failed)}"
     if not any(one.rtt_ns for one in (*here.paths, *there.paths)):
         return _no_way(facts, text)
     whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
-    for where, side in (("here", here), ("there", there)):
+    for where, side in ((HERE, here), (THERE, there)):
         if side.failed and side.paths:
             text += f"; {where}: {printable(side.failed)}"
     if (not whole or here.failed or there.failed) and _is_lossy(facts):
@@ -112,7 +113,7 @@ def paths_finding(facts: PairFacts) -> Finding:
         remedy = "see MTU: long packets are dropped, and so are messages: mend it first"
         return Finding("data paths", LIMITED, text, remedy)
     if whole and not there.paths and not here.failed:
-        return Finding("data paths", NOT_JUDGED, text, "see what the other host printed")
+        return Finding("data paths", NOT_JUDGED, text, f"see what {OTHER} printed")
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     if not whole or here.failed or there.failed:
         firewall = f"let {ports} {FIREWALL}"
@@ -126,8 +127,8 @@ def untried_ports(facts: PairFacts) -> list[Finding]:
     """A finding if a host has a range of UDP ports, of which the paths of the test have a part."""
     step, texts = facts.step, []
     ends = (
-        ("here", facts.near, facts.here, facts.near.devices[step.near]),
-        ("there", facts.far, facts.there, facts.far.devices[step.far]),
+        (HERE, facts.near, facts.here, facts.near.devices[step.near]),
+        (THERE, facts.far, facts.there, facts.far.devices[step.far]),
     )
     for where, hello, side, device in ends:
         if not hello.is_udp or "-" not in hello.port_base or not side.paths:
@@ -170,8 +171,8 @@ def _no_connection(facts: PairFacts) -> Finding:
 def _no_way(facts: PairFacts, text: str) -> Finding:
     """No path of the pair has ever answered. The probes beside them tell the direction."""
     near, far = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
-    here = f"{near.name} ({near.address}) of this host"
-    there = printable(f"{far.name} ({far.address})") + " of the other host"
+    here = f"{near.name} ({near.address}) of {THIS}"
+    there = f"{printable(f'{far.name} ({far.address})')} of {OTHER}"
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     remedy = f"let {ports} pass {{}}: {PAGE}; or is the route wrong? ip route get ADDRESS"
     to, back = facts.there.heard > 0, facts.here.heard > 0
@@ -192,8 +193,8 @@ def _stranded(facts: PairFacts) -> Finding:
     """A pair of devices that no packet can lead between."""
     step = facts.step
     ends = (
-        ("this host", facts.near.devices[step.near]),
-        ("the other host", facts.far.devices[step.far]),
+        (THIS, facts.near.devices[step.near]),
+        (OTHER, facts.far.devices[step.far]),
     )
     found = [(where, one) for where, one in ends if is_loopback(one.address)]
     text = "; ".join(f"{printable(f'{one.name} {one.address}')} of {where}" for where, one in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from transport.endpoint import knobs
 from transport.host.probes import read_text
 from transport.host.two_hosts.facts import Hello
+from transport.host.two_hosts.view import OTHER, THIS
 
 DOCTOR_PORT = 7_117
 FREE_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"  # of IPv6, too
@@ -54,7 +55,7 @@ def data_ports(hello: Hello) -> str:
 
 def of_both(near: str, far: str) -> str:
     """The ports of both hosts, in words."""
-    return near if near == far else f"{near} of this host and {far} of the other host"
+    return near if near == far else f"{near} of {THIS} and {far} of {OTHER}"
 
 
 def _any_free(protocol: str, hello: Hello, knob: str) -> str:

@@ -32,6 +32,7 @@ from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
 from transport.host.two_hosts.reach import only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
+from transport.host.two_hosts.view import seen_by_server
 
 HELLO_S = 15.0  # more than SILENCE_S of the other end, which then judges by what it saw
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
@@ -71,7 +72,8 @@ def open_listener(endpoint: Endpoint, port: int) -> Listener:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The test of one host. failed: why it ended early; findings: what the testing end found."""
+    """The test of one host. failed: why it ended early; findings: of the whole test, in
+    the words of this host."""
 
     peer: str
     host: str = ""
@@ -160,7 +162,7 @@ class Server:
         for _ in range(DEVICES_MAX + 1):
             step = hear(front, PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
             if isinstance(step, Verdict):
-                return tuple(map(_shown, step.findings))
+                return tuple(map(_shown, seen_by_server(step.findings)))
             if isinstance(step, PairStep):
                 measured = self._pair(front, step, end, hello, budget)
                 try:
