@@ -22,6 +22,7 @@ FINE = {"ok", "limited", "absent"}
 def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Popen[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     usual = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "4", "WEFT_ENGINES": "1"}
+    usual["COLUMNS"] = "5000"  # a line of a report is not wrapped
     found: subprocess.Popen[str] = lab.popen(
         host,
         [sys.executable, "-c", *words],

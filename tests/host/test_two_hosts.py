@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +150,27 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
     assert "the other host connected to this host, and back" in words, said
 
 
-def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
+def no_messages(lab: Lab) -> AbstractContextManager[None]:
+    """The router drops the TCP ports of which --serve takes one for messages."""
+    return dropped(lab, "ipproto", "tcp", "dport", f"{PORT + 1}-{PORT + 4}")
+
+
+def test_two_hosts__without_udp_each_host_says_what_both_saw(lab: Lab) -> None:
     with serving(lab) as server, dropped(lab, "ipproto", "udp"):
+        status, found = report(lab)
+        said = " ".join(ended(server)[1].split())
+    paths = found["data paths"]
+    assert (status, paths["state"], found["control port"]["state"]) == (1, "BROKEN", "ok")
+    hosts = [f"eth0 ({lab.address(host)})" for host in ("host0", "host1")]
+    between = "nothing arrives between {} of {} host and {} of {} host, in either direction"
+    assert between.format(hosts[0], "this", hosts[1], "the other") in paths["found"]
+    assert f"between {hosts[0]} of the other host and {hosts[1]} of this host" in said, said
+    assert "verdict: broken: data paths" in said
+    assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
+
+
+def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
+    with serving(lab) as server, dropped(lab, "ipproto", "udp"), no_messages(lab):
         status, found = report(lab)
         assert server.stdout is not None
         assert "no datagram of it arrived: let UDP ports " in server.stdout.readline()
@@ -159,6 +178,7 @@ def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
     assert (status, found["control port"]["state"]) == (1, "ok")
     assert found["data paths"]["state"] == "BROKEN"
     assert "0 of 4 answer: no UDP packet of the peer arrived" in found["data paths"]["found"]
+    assert f"as TCP port {PORT + 1} of it is not reached either" in found["data paths"]["found"]
     assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
 
 
@@ -172,6 +192,7 @@ def test_two_hosts__a_firewall_of_the_server_is_named_whoever_gives_up_first(
     with (
         serving(lab, script, **ports) as server,
         filtered(lab, "host1", "udp dport 20000-24095"),
+        no_messages(lab),
     ):
         status, found = report(lab, **ports)
         assert server.stdout is not None
@@ -186,6 +207,18 @@ def test_two_hosts__a_firewall_of_the_server_is_named_whoever_gives_up_first(
 def test_two_hosts__udp_of_one_direction_is_named_at_both_ends(lab: Lab) -> None:
     back = ("ipproto", "udp", "from", lab.address("host1"))
     with serving(lab) as server, dropped(lab, *back):
+        _, found = report(lab)
+        said = " ".join(ended(server)[1].split())
+    there, here = (f"eth0 ({lab.address(host)})" for host in ("host1", "host0"))
+    one_way = f"what {there} of the other host sends does not arrive at {here} of this host"
+    assert one_way in found["data paths"]["found"], found
+    assert f"pass from {there} of the other host to {here} of this" in found["data paths"]["remedy"]
+    assert f"what {there} of this host sends does not arrive at {here} of the other" in said, said
+
+
+def test_two_hosts__udp_of_one_direction_is_named_without_messages(lab: Lab) -> None:
+    back = ("ipproto", "udp", "from", lab.address("host1"))
+    with serving(lab) as server, dropped(lab, *back), no_messages(lab):
         _, found = report(lab)
         assert server.stdout is not None
         assert "pass from this host to it; UDP from it" in server.stdout.readline()

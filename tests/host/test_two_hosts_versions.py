@@ -35,7 +35,9 @@ def test_two_hosts__a_doctor_that_speaks_otherwise_is_a_matter_of_versions(lab: 
         unlike.kill()
         unlike.communicate(timeout=PATIENCE_S)
     assert found["versions"]["state"] == "BROKEN", found
-    assert "speaks otherwise: Hello: expected the fields" in found["versions"]["found"]
+    assert (
+        "speaks otherwise: Hello of weft 9.9.9: expected the fields" in found["versions"]["found"]
+    )
     assert states(found, "data paths", "MTU", "rate") == {"not judged"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transport.host.two_hosts import Finding, Server
 
 ACCEPT_S = 1.0
+IDLE_S = 60.0  # without a connection; whoever starts both ends needs less
 HOST_MAX = 255
 
 
@@ -66,10 +68,18 @@ def serve(port: int) -> int:
         raise click.ClickException(str(error)) from None
     with server:
         _announce(server)
+        idle_until_s = time.monotonic() + IDLE_S
         while True:
             outcome = server.serve_one(ACCEPT_S)
             if outcome is None:
+                if time.monotonic() > idle_until_s:
+                    idle_until_s = math.inf
+                    click.echo(
+                        f"weft: no host has connected yet: if weft doctor --peer runs on one, a "
+                        f"firewall drops TCP port {server.port}, or it dials another address"
+                    )
                 continue
+            idle_until_s = math.inf
             name = f"{outcome.peer} ({outcome.host})" if outcome.host else outcome.peer
             click.echo(
                 f"{time.strftime('%H:%M:%S')} {name}: {outcome.failed or 'tested; its report:'}"
@@ -86,9 +96,10 @@ def _announce(server: Server) -> None:
     address, zone, _ = address.partition("%")
     address += "%NIC" if zone else ""
     shown = f"[{address}]" if ":" in address else address
+    messages = f"; messages: TCP port {server.message_port}" if server.message_port else ""
     click.echo(
-        f"weft: listening on TCP port {server.port} of all addresses; devices: {addresses}; Ctrl-C "
-        "ends it"
+        f"weft: listening on TCP port {server.port} of all addresses; devices: {addresses}"
+        f"{messages}; Ctrl-C ends it"
     )
     where = ", with the name of its interface for NIC" if zone else ""
     if all(is_loopback(one.address) for one in devices):

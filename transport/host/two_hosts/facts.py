@@ -8,6 +8,7 @@ import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from transport.ground.text import printable
 from transport.host.finding import Finding
 
 TEXT_BYTES_MAX = 1 << 20  # of one message; 4,096 paths take a third of it
@@ -167,7 +168,9 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
         hints = typing.get_type_hints(kind)
         names = [one.name for one in fields(kind)]
         if not isinstance(value, dict) or sorted(value) != sorted(names):
-            raise FactError(f"{where}: expected the fields {', '.join(names)}")
+            version = value.get("version") if isinstance(value, dict) else None
+            of = f" of weft {printable(version)[:40]}" if isinstance(version, str) else ""
+            raise FactError(f"{where}{of}: expected the fields {', '.join(names)}")
         return kind(**{name: _checked(hints[name], value[name], name) for name in names})
     inner = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:

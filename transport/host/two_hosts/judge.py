@@ -108,13 +108,19 @@ def unlike(why: str, near: Hello) -> list[Finding]:
     """The findings if the other end's first message is not what this version expects."""
     control, _, secret = connected(near)
     found = f"the weft doctor of {OTHER} speaks otherwise: {printable(why)}"
+    found += f"; {THIS} has weft {near.version}"
     remedy = "install the same version of weft on both hosts; or is that not weft doctor --serve?"
     versions = Finding("versions", BROKEN, found, remedy)
     return [control, versions, secret, *(_not_judged(one, "not tested") for one in REST)]
 
 
-def silent(engines: int, paths: Sequence[PathFact], received: int, near: Hello) -> list[Finding]:
-    """The findings if the control connection was made, and no data path answered."""
+def silent(
+    engines: int, paths: Sequence[PathFact], received: int, near: Hello, message_port: int
+) -> list[Finding]:
+    """The findings if the control connection was made, and no data path answered.
+
+    message_port: of the other end, which this end did not reach either.
+    """
     kind = "UDP" if near.is_udp else "RDMA"
     lost = (
         f"no {kind} packet of the peer arrived: those from the peer to this host are dropped; "
@@ -122,7 +128,8 @@ def silent(engines: int, paths: Sequence[PathFact], received: int, near: Hello) 
     )
     if received:
         lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
-    text = f"{answers_text(engines, paths)}: {lost}"
+    text = f"{answers_text(engines, paths)}: {lost}; what arrived there is unknown, as TCP port "
+    text += f"{message_port} of it is not reached either"
     return [
         *connected(near),
         Finding("data paths", BROKEN, text, f"let {data_ports(near)} {FIREWALL}"),
@@ -150,6 +157,15 @@ def no_doctor(host: str, port: int, *, has_ended: bool, near: Hello) -> list[Fin
     return [
         *connected(near),
         Finding("other host", BROKEN, printable(found), remedy),
+        *(_not_judged(one, "the test did not begin") for one in REST),
+    ]
+
+
+def busy(seconds: float) -> list[Finding]:
+    """The findings if the other end served other hosts for this long."""
+    found = f"its weft doctor --serve served other hosts for {seconds:.0f} s"
+    return [
+        Finding("other host", BROKEN, found, "repeat the test when theirs have ended"),
         *(_not_judged(one, "the test did not begin") for one in REST),
     ]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from transport import Connection, Endpoint
-from transport.errors import ConnectionClosedError, PeerDeadError, WeftError
+from transport.errors import ConnectionClosedError, PeerDeadError, TimedOutError, WeftError
 from transport.ground.addresses import is_own
 from transport.host.finding import Finding
 from transport.host.probes import BESIDE_A_JOB
-from transport.host.two_hosts import judge
+from transport.host.two_hosts import channel, judge
+from transport.host.two_hosts.channel import Channel, DataPathChannel, TcpChannel
 from transport.host.two_hosts.ends import End, back_socket, open_end, why_unreached
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
@@ -33,7 +34,7 @@ from transport.host.two_hosts.reach import (
     own_text,
     stranded,
 )
-from transport.host.two_hosts.talk import Budget, hear, host_of, pieces, say
+from transport.host.two_hosts.talk import Budget, hear, host_of, pieces
 from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
 from transport.host.two_hosts.view import OTHER, THIS, seen_by_tester
 
@@ -71,37 +72,48 @@ def _examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
             before = judge.connected(end.hello)
             return judge.stranded(before, OTHER, ", ".join(sorted(theirs)))
         back_port = back_socket(stack, end.hello.devices[0].address)
-        hello = replace(end.hello, back_port=back_port)
-        watch = PathWatch(endpoint, front)
-        try:
-            far = _greet(front, hello, watch, progress)
-        except FactError as error:
-            return judge.unlike(str(error), end.hello)
-        except WeftError as error:
-            received = endpoint.counters().datagrams_received
-            return _not_greeted(host, port, error, watch, received, end.hello)
-        budget = Budget(SESSION_S)
-        findings = judge.greeted(hello, far)
-        pairs = _pairs(len(end.hello.devices), len(far.devices))
-        for number, pair in enumerate(pairs):
-            title = judge.title(pair, end.hello, far)
-            on_phase = _phases(progress, title, (number + 0.5) / (len(pairs) + 1))
-            lost = None
-            try:
-                near_facts, far_facts, lost = _pair(
-                    endpoint, front, end, far, pair, budget, on_phase
-                )
-            except ENDED as error:
-                return [*findings, *judge.ended(error)]
-            except (WeftError, FactError) as error:
-                near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
-            facts = PairFacts(pair, end.hello, far, near_facts, far_facts)
-            findings += judge.pair(facts, alone=len(pairs) == 1)
-            if lost is not None:
-                return [*findings, *judge.ended(lost, untested=())]
-        with suppress(WeftError):  # the other host prints that the test ended early
-            say(front, Verdict(tuple(findings)), SAY_S)
+        end = replace(end, hello=replace(end.hello, back_port=back_port))
+        over_tcp = channel.connect(host_of(front), port)
+        if over_tcp is None:
+            return _over_data_paths(endpoint, front, end, (host, port), progress)
+        with over_tcp:
+            return _over_tcp(endpoint, front, end, over_tcp, progress)
+
+
+def _over_tcp(
+    endpoint: Endpoint, front: Connection, end: End, talk: TcpChannel, progress: OnProgress
+) -> list[Finding]:
+    """The test whose messages go over TCP, so that both ends learn what no data path carries."""
+    progress("waiting for the other host, which may serve another one", 0.0)
+    try:
+        talk.say(end.hello, SAY_S)
+        far = check_hello(talk.hear(Hello, timeout_s=BUSY_S))
+    except FactError as error:
+        findings = judge.unlike(str(error), end.hello)
+        with suppress(WeftError):
+            talk.say(Verdict(tuple(findings)), SAY_S)
         return findings
+    except TimedOutError:
+        return [*judge.connected(end.hello), *judge.busy(BUSY_S)]
+    except WeftError as error:
+        return [*judge.connected(end.hello), *judge.ended(error)]
+    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S)).run(progress)
+
+
+def _over_data_paths(
+    endpoint: Endpoint, front: Connection, end: End, place: tuple[str, int], progress: OnProgress
+) -> list[Finding]:
+    """The test whose messages go over data paths, as no TCP port for messages is reached."""
+    watch = PathWatch(endpoint, front)
+    try:
+        far = _greet(front, end.hello, watch, progress)
+    except FactError as error:
+        return judge.unlike(str(error), end.hello)
+    except WeftError as error:
+        received = endpoint.counters().datagrams_received
+        return _not_greeted(*place, error, watch, received, end.hello)
+    talk = DataPathChannel(front)
+    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S)).run(progress)
 
 
 def _greet(front: Connection, hello: Hello, watch: PathWatch, progress: OnProgress) -> Hello:
@@ -134,7 +146,8 @@ def _not_greeted(
         return [*judge.connected(hello), *judge.ended(error)]
     if watch.answered or (has_ended and not watch.is_silent):
         return judge.no_doctor(host, port, has_ended=has_ended, near=hello)
-    return judge.silent(watch.engines, watch.paths, received, hello)
+    message_port = next(iter(channel.message_ports(port)), port)
+    return judge.silent(watch.engines, watch.paths, received, hello, message_port)
 
 
 def _pairs(near: int, far: int) -> list[PairStep]:
@@ -146,47 +159,80 @@ def _phases(progress: OnProgress, title: str, share: float) -> Callable[[str], N
     return lambda what: progress(f"{title}: {what}", share)
 
 
-def _pair(
-    endpoint: Endpoint,
-    front: Connection,
-    end: End,
-    far: Hello,
-    pair: PairStep,
-    budget: Budget,
-    on_phase: Callable[[str], None],
-) -> tuple[SideFacts, SideFacts, WeftError | None]:
-    """Tests one pair of devices; what this end and the other end measured, and as _report()."""
-    device = far.devices[pair.far]
-    if stranded(front, end.hello.devices[pair.near], device):
-        return SideFacts(failed=STRANDED), SideFacts(), None
-    say(front, pair, SAY_S)
-    handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
-    with ExitStack() as stack:  # the connection stays open until the other end has measured, too
-        timeout_s = budget.left_s(CONNECT_S)
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A test whose ends know each other."""
+
+    endpoint: Endpoint
+    front: Connection
+    end: End
+    far: Hello
+    talk: Channel
+    budget: Budget
+
+    def run(self, progress: OnProgress) -> list[Finding]:
+        """Tests each pair of devices, and tells the other end what was found."""
+        near, far = self.end.hello, self.far
+        findings = judge.greeted(near, far)
+        pairs = _pairs(len(near.devices), len(far.devices))
+        for number, pair in enumerate(pairs):
+            title = judge.title(pair, near, far)
+            on_phase = _phases(progress, title, (number + 0.5) / (len(pairs) + 1))
+            lost = None
+            try:
+                near_facts, far_facts, lost = self._pair(pair, on_phase)
+            except ENDED as error:
+                return [*findings, *judge.ended(error)]
+            except (WeftError, FactError) as error:
+                near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
+            facts = PairFacts(pair, near, far, near_facts, far_facts)
+            findings += judge.pair(facts, alone=len(pairs) == 1)
+            if lost is not None:
+                return [*findings, *judge.ended(lost, untested=())]
+        with suppress(WeftError):  # the other host prints that the test ended early
+            self.talk.say(Verdict(tuple(findings)), SAY_S)
+        return findings
+
+    def _pair(
+        self, pair: PairStep, on_phase: Callable[[str], None]
+    ) -> tuple[SideFacts, SideFacts, WeftError | None]:
+        """Tests one pair of devices; what either end measured, and as _report()."""
+        end, device = self.end, self.far.devices[pair.far]
+        if stranded(self.front, end.hello.devices[pair.near], device):
+            return SideFacts(failed=STRANDED), SideFacts(), None
+        self.talk.say(pair, SAY_S)
+        handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
+        with ExitStack() as stack:  # the connection stays open until the other end has measured
+            timeout_s = self.budget.left_s(CONNECT_S)
+            try:
+                dialled = self.endpoint.connect(handle, device=pair.near, timeout_s=timeout_s)
+            except WeftError as error:
+                near_facts = SideFacts(failed=f"{DIAL_FAILED}: {error}")
+            else:
+                connection = stack.enter_context(dialled)
+                near_facts = self._measure(pair, connection, on_phase)
+            on_phase("what the other host measured")
+            return near_facts, *self._report()
+
+    def _measure(
+        self, pair: PairStep, connection: Connection, on_phase: Callable[[str], None]
+    ) -> SideFacts:
+        """What this end measures on the connection of a pair."""
+        own, port = self.endpoint.devices[pair.near], self.end.ports[pair.near]
+        on_phase("loss, reordering, MTU and clock of the idle network")
+        before, far_port = heard(port), self.far.devices[pair.far].udp_port
+        probes = probe(port, connection, far_port, self.far.token, own.mtu_bytes)
+        found = measure(
+            self.endpoint, connection, own, probes, self.budget, sends_first=True, on_phase=on_phase
+        )
+        return replace(found, heard=heard(port) - before)
+
+    def _report(self) -> tuple[SideFacts, WeftError | None]:
+        """What the other end measured, or why it did not report; the error if it has ended."""
         try:
-            dialled = endpoint.connect(handle, device=pair.near, timeout_s=timeout_s)
-        except WeftError as error:
-            near_facts = SideFacts(failed=f"{DIAL_FAILED}: {error}")
-        else:
-            connection = stack.enter_context(dialled)
-            own = endpoint.devices[pair.near]
-            port = end.ports[pair.near]
-            on_phase("loss, reordering, MTU and clock of the idle network")
-            before = heard(port)
-            probes = probe(port, connection, device.udp_port, far.token, own.mtu_bytes)
-            near_facts = measure(
-                endpoint, connection, own, probes, budget, sends_first=True, on_phase=on_phase
-            )
-            near_facts = replace(near_facts, heard=heard(port) - before)
-        on_phase("what the other host measured")
-        return near_facts, *_report(front, budget)
-
-
-def _report(front: Connection, budget: Budget) -> tuple[SideFacts, WeftError | None]:
-    """What the other end measured, or why it did not report; the error if it has ended the test."""
-    try:
-        return check_side(hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))), None
-    except ENDED as error:
-        return SideFacts(failed="it did not report"), error
-    except (WeftError, FactError) as error:
-        return SideFacts(failed=str(error)), None
+            told = self.talk.hear(SideFacts, timeout_s=self.budget.left_s(REPORT_S))
+            return check_side(told), None
+        except ENDED as error:
+            return SideFacts(failed="it did not report"), error
+        except (WeftError, FactError) as error:
+            return SideFacts(failed=str(error)), None

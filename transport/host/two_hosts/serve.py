@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from transport import Connection, Endpoint, Listener
@@ -18,6 +18,12 @@ from transport.ground.addresses import is_own
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
+from transport.host.two_hosts.channel import (
+    Channel,
+    ChannelListener,
+    DataPathChannel,
+    TcpChannel,
+)
 from transport.host.two_hosts.ends import End, open_end, open_listeners, why_unreached
 from transport.host.two_hosts.facts import (
     DEVICES_MAX,
@@ -30,7 +36,7 @@ from transport.host.two_hosts.facts import (
 )
 from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
 from transport.host.two_hosts.reach import only_loopback, own_text
-from transport.host.two_hosts.talk import Budget, hear, host_of, say
+from transport.host.two_hosts.talk import Budget, host_of
 from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
 from transport.host.two_hosts.view import seen_by_server
 
@@ -50,6 +56,7 @@ NO_REPORT = (
     "what this host measured did not get through to it: UDP from this host to it is lost: "
     "see what it printed"
 )
+UNLIKE = "install the same version of weft on both hosts; or it is not weft doctor"
 LOOPBACK = "name a NIC in WEFT_INTERFACES that has a routed address, or unset it"
 
 
@@ -95,8 +102,9 @@ class Server:
             self.endpoint = stack.enter_context(Endpoint(**BESIDE_A_JOB))
             self._open = stack.enter_context(open_listener(self.endpoint, port))
             self._listeners = open_listeners(stack, self.endpoint)
+            self._channels = stack.enter_context(ChannelListener(self._open.port))
             self._stack = stack.pop_all()
-        self.port = self._open.port
+        self.port, self.message_port = self._open.port, self._channels.port
 
     def close(self) -> None:
         """Stops listening; a test that is under way ends."""
@@ -123,15 +131,47 @@ class Server:
             end = open_end(stack, self.endpoint, self._listeners)
             watch = PathWatch(self.endpoint, front)
             try:
-                hello = _hello(front, watch)
-            except (WeftError, FactError) as error:
+                hello, talk = self._hello(stack, front, watch, end.hello)
+            except FactError as error:
+                why = f"{printable(str(error))}: this host has weft {end.hello.version}: {UNLIKE}"
+                return Outcome(peer, failed=why)
+            except WeftError as error:
                 count = self.endpoint.counters().datagrams_received - received
                 return Outcome(peer, failed=self._not_greeted(peer, error, watch, count, end))
             try:
-                findings = self._test(front, end, hello, watch)
+                findings = self._test(front, talk, end, hello, watch)
             except (WeftError, FactError) as error:
                 return Outcome(peer, printable(hello.host), printable(str(error)))
             return Outcome(peer, printable(hello.host), "", findings)
+
+    def _hello(
+        self, stack: ExitStack, front: Connection, watch: PathWatch, near: Hello
+    ) -> tuple[Hello, Channel]:
+        """The first message of a host, and the channel on which it came; `stack` closes that.
+
+        watch: sees the paths meanwhile. near: of this end, for a host that speaks otherwise.
+        """
+        peer = host_of(front)
+        talk: Channel = DataPathChannel(front)
+
+        def goes_on() -> bool:
+            watch.look()
+            return not self._channels.waits(peer)
+
+        try:
+            try:
+                hello = talk.hear(Hello, timeout_s=HELLO_S, goes_on=goes_on)
+            except TimedOutError:
+                over_tcp = self._channels.take(peer)
+                if over_tcp is None:
+                    raise
+                talk = stack.enter_context(over_tcp)
+                hello = talk.hear(Hello, timeout_s=HELLO_S)
+            return check_hello(hello), talk
+        except FactError:
+            with suppress(WeftError):  # a host with another version says so, too
+                talk.say(near, ANSWER_S)
+            raise
 
     def _not_greeted(
         self, peer: str, error: Exception, watch: PathWatch, datagrams: int, end: End
@@ -149,36 +189,38 @@ class Server:
         return printable(str(error))
 
     def _test(
-        self, front: Connection, end: End, hello: Hello, watch: PathWatch
+        self, front: Connection, talk: Channel, end: End, hello: Hello, watch: PathWatch
     ) -> tuple[Finding, ...]:
         budget = Budget(SESSION_S)
         back = why_unreached(host_of(front), hello.back_port) if hello.back_port else ""
         try:
-            say(front, replace(end.hello, back=back), ANSWER_S)
+            talk.say(replace(end.hello, back=back), ANSWER_S)
         except (TimedOutError, ConnectionLostError) as error:
+            if isinstance(talk, TcpChannel):
+                raise
             if isinstance(error, ConnectionLostError) and not watch.is_silent:
                 raise
             raise FactError(NO_ANSWER.format(data_ports(hello))) from None
         for _ in range(DEVICES_MAX + 1):
-            step = hear(front, PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
+            step = talk.hear(PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
             if isinstance(step, Verdict):
                 return tuple(map(_shown, seen_by_server(step.findings)))
             if isinstance(step, PairStep):
-                measured = self._pair(front, step, end, hello, budget)
+                measured = self._pair(talk, step, end, hello, budget)
                 try:
-                    say(front, measured, SAY_S)
+                    talk.say(measured, SAY_S)
                 except TimedOutError:
                     raise FactError(NO_REPORT) from None
         raise FactError("the other host asked for too many tests")
 
     def _pair(
-        self, front: Connection, step: PairStep, end: End, hello: Hello, budget: Budget
+        self, talk: Channel, step: PairStep, end: End, hello: Hello, budget: Budget
     ) -> SideFacts:
         if step.near not in range(len(hello.devices)) or step.far not in range(len(end.ports)):
             raise FactError("the other host named a device that does not exist")
         before = heard(end.ports[step.far])
         try:
-            connection = self._accept(front, step.far, budget)
+            connection = self._accept(talk, step.far, budget)
         except ConnectionLostError:  # the other host has ended, or cannot be reached any more
             raise
         except WeftError as error:
@@ -187,30 +229,20 @@ class Server:
         with connection:
             far_port = hello.devices[step.near].udp_port
             probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
-            front.check()
+            talk.check()
             found = measure(self.endpoint, connection, device, probes, budget, sends_first=False)
             return replace(found, heard=heard(port) - before)
 
-    def _accept(self, front: Connection, device: int, budget: Budget) -> Connection:
-        """Accepts the dial by handle. Raises the error of `front` as soon as it fails."""
+    def _accept(self, talk: Channel, device: int, budget: Budget) -> Connection:
+        """Accepts the dial by handle. Raises the error of `talk` as soon as it fails."""
         end_s = time.monotonic() + budget.left_s(HELLO_S)
         while True:
-            front.check()
+            talk.check()
             try:
                 return self._listeners[device].accept(timeout_s=ACCEPT_S)
             except TimedOutError:
                 if time.monotonic() >= end_s:
                     raise
-
-
-def _hello(front: Connection, watch: PathWatch) -> Hello:
-    """The first message of a host, as hear(); `watch` sees the paths meanwhile."""
-
-    def goes_on() -> bool:
-        watch.look()
-        return True
-
-    return check_hello(hear(front, Hello, timeout_s=HELLO_S, goes_on=goes_on))
 
 
 def _silent(datagrams: int, near: Hello) -> str:
