@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.lab.support import ROOT
 from tests.waiting import PATIENCE_S
 from transport.lab import Lab
@@ -52,6 +54,41 @@ def serving(lab: Lab, script: str = SCRIPT, **variables: str) -> Iterator[subpro
         server.communicate(timeout=PATIENCE_S)
 
 
+def peer(lab: Lab, *more: str, **variables: str) -> subprocess.Popen[str]:
+    """`weft doctor --peer` on host0. more: options."""
+    words = ("doctor", "--peer", lab.address("host1"), *more, "--json", "-")
+    return start(lab, "host0", SCRIPT, *words, **variables)
+
+
+@contextmanager
+def filtered(lab: Lab, host: str, *rules: str) -> Iterator[None]:
+    """A firewall of the host has these rules for packets that arrive."""
+    text = (
+        "flush ruleset\ntable inet doctor {\nchain arrives {\ntype filter hook input priority 0;\n"
+    )
+    text += "".join(f"{one}\n" for one in rules) + "}\n}\n"
+
+    def call(ruleset: str) -> int:
+        try:
+            done = lab.run(
+                host,
+                ["nft", "-f", "-"],
+                input=ruleset.encode(),
+                capture_output=True,
+                timeout=PATIENCE_S,
+            )
+        except FileNotFoundError:
+            return 1
+        return int(done.returncode)
+
+    if call(text):
+        pytest.skip("nft cannot set up a firewall here")
+    try:
+        yield
+    finally:
+        call("flush ruleset\n")
+
+
 def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit status of `weft doctor --peer` on host0, and its findings by subject."""
     return report_and_errors(lab, **variables)[:2]
@@ -59,15 +96,19 @@ def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
 
 def report_and_errors(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]], str]:
     """As report(), and what it said on stderr, which is no terminal."""
-    words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
-    client = start(lab, "host0", SCRIPT, *words, **variables)
+    client = peer(lab, **variables)
     said, errors = client.communicate(timeout=PATIENCE_S)
-    assert said, errors
-    found = {one["subject"]: one for one in json.loads(said)}
+    found = found_by(said, errors)
     broken = any(one["state"] == "BROKEN" for one in found.values())
     assert client.returncode == int(broken)
     assert all(one["remedy"] for one in found.values() if one["state"] in ("BROKEN", "limited"))
     return client.returncode, found, errors
+
+
+def found_by(said: str, errors: str) -> dict[str, dict[str, Any]]:
+    """The findings by subject, as printed with --json. errors: what was said on stderr."""
+    assert said, errors
+    return {one["subject"]: one for one in json.loads(said)}
 
 
 def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:

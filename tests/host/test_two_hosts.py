@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from tests.host.support import FINE, PORT, SCRIPT, report, report_and_errors, serving, start, states
+from tests.host.support import (
+    FINE,
+    PORT,
+    SCRIPT,
+    filtered,
+    report,
+    report_and_errors,
+    serving,
+    start,
+    states,
+)
 from tests.waiting import PATIENCE_S, until
 from transport.host.two_hosts.ports import FREE_PORTS
 from transport.lab import Lab
@@ -52,35 +62,6 @@ def dropped(lab: Lab, *selector: str) -> Iterator[None]:
         yield
     finally:
         call("del")
-
-
-@contextmanager
-def filtered(lab: Lab, host: str, *rules: str) -> Iterator[None]:
-    """A firewall of the host drops the packets that arrive and match one of the rules."""
-    text = (
-        "flush ruleset\ntable inet doctor {\nchain arrives {\ntype filter hook input priority 0;\n"
-    )
-    text += "".join(f"{one} drop\n" for one in rules) + "}\n}\n"
-
-    def call(ruleset: str) -> int:
-        try:
-            done = lab.run(
-                host,
-                ["nft", "-f", "-"],
-                input=ruleset.encode(),
-                capture_output=True,
-                timeout=PATIENCE_S,
-            )
-        except FileNotFoundError:
-            return 1
-        return int(done.returncode)
-
-    if call(text):
-        pytest.skip("nft cannot set up a firewall here")
-    try:
-        yield
-    finally:
-        call("flush ruleset\n")
 
 
 @contextmanager
@@ -191,7 +172,7 @@ def test_two_hosts__a_firewall_of_the_server_is_named_whoever_gives_up_first(
     ports = {"WEFT_PORT_BASE": "20000-24095"}
     with (
         serving(lab, script, **ports) as server,
-        filtered(lab, "host1", "udp dport 20000-24095"),
+        filtered(lab, "host1", "udp dport 20000-24095 drop"),
         no_messages(lab),
     ):
         status, found = report(lab, **ports)
@@ -361,7 +342,7 @@ def test_two_hosts__a_blocked_second_nic_is_named_with_the_direction(lab: Lab) -
     with (
         second_nic(lab) as both,
         serving(lab, **both),
-        filtered(lab, "host1", "iif eth1 meta l4proto udp"),
+        filtered(lab, "host1", "iif eth1 meta l4proto udp drop"),
     ):
         _, found = report(lab, **both)
     assert found["data paths eth0>eth0"]["state"] in FINE, found
@@ -422,7 +403,7 @@ def test_two_hosts__dropped_ports_of_a_range_are_named(lab: Lab) -> None:
     """The range has a port for each path and one for probes; which path has which differs."""
     settings = {"WEFT_PORT_BASE": "20000-20008", "WEFT_PATHS": "8"}
     dropped_ports = {20_001, 20_004, 20_005}
-    rule = f"udp dport {{ {', '.join(map(str, sorted(dropped_ports)))} }}"
+    rule = f"udp dport {{ {', '.join(map(str, sorted(dropped_ports)))} }} drop"
     with serving(lab, **settings), filtered(lab, "host1", rule):
         _, found = report(lab, **settings)
     paths = found["data paths"]
@@ -459,7 +440,7 @@ def test_two_hosts__a_blocked_port_of_the_testing_host_is_named(lab: Lab) -> Non
 
 
 def test_two_hosts__a_blocked_way_back_names_the_range_of_free_ports(lab: Lab) -> None:
-    with serving(lab), filtered(lab, "host0", "tcp flags & (syn | ack) == syn"):
+    with serving(lab), filtered(lab, "host0", "tcp flags & (syn | ack) == syn drop"):
         _, found = report(lab)
     ports = "-".join(lab.call("host0", Path(FREE_PORTS).read_text).split())
     control = found["control port"]
@@ -482,7 +463,7 @@ def uplink(lab: Lab, **defect: Any) -> Iterator[None]:
 
 def test_two_hosts__dropped_long_packets_are_named_and_the_server_goes_on(lab: Lab) -> None:
     """GSO makes one long packet of several messages, so a firewall of a host drops these, too."""
-    rule = "meta l4proto udp meta length > 1300"
+    rule = "meta l4proto udp meta length > 1300 drop"
     with serving(lab) as server:
         with filtered(lab, "host0", rule), filtered(lab, "host1", rule):
             status, found = report(lab)

@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.support import FINE, PORT, SCRIPT, report, serving, start, states
+from tests.host.support import FINE, PORT, SCRIPT, peer, report, serving, start, states
 from tests.waiting import PATIENCE_S
 from transport.lab import Lab
 
 pytestmark = pytest.mark.namespaces
 
 MEASURES = "loss, reordering"
-
-
-def peer(lab: Lab, **variables: str) -> subprocess.Popen[str]:
-    """`weft doctor --peer` on host0."""
-    words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
-    return start(lab, "host0", SCRIPT, *words, **variables)
 
 
 def await_measuring(client: subprocess.Popen[str]) -> None:

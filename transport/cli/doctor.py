@@ -318,9 +318,18 @@ def report() -> list[Finding]:
 @click.option(
     "--peer", type=doctor_peer.PeerType(), help="Test the network to a host with --serve."
 )
+@click.option(
+    "--all-ports",
+    is_flag=True,
+    help="With --peer, try every port of WEFT_PORT_BASE and WEFT_CONTROL_PORT in both directions.",
+)
 @json_option
 def command(
-    serve: bool, port: int | None, peer: tuple[str, int] | None, json_path: str | None
+    serve: bool,
+    port: int | None,
+    peer: tuple[str, int] | None,
+    all_ports: bool,
+    json_path: str | None,
 ) -> int:
     """Show what weft will use on this host, and say how to fix what the host lacks.
 
@@ -331,10 +340,12 @@ def command(
         raise click.UsageError("--serve goes neither with --peer nor with --json")
     if port is not None and not serve:
         raise click.UsageError("--port goes with --serve; --peer takes HOST:PORT")
+    if all_ports and peer is None:
+        raise click.UsageError("--all-ports goes with --peer")
     if serve:
         return doctor_peer.serve(port or 0)
     if peer is not None:
-        return doctor_peer.test(peer, json_path)
+        return doctor_peer.test(peer, json_path, all_ports=all_ports)
     found = report()
     if json_path is not None:
         write_json([asdict(finding) for finding in found], json_path)

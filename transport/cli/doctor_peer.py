@@ -111,15 +111,18 @@ def _announce(server: Server) -> None:
     click.echo(f"weft: on the other host run: weft doctor --peer {shown}:{server.port}{where}")
 
 
-def test(peer: tuple[str, int], json_path: str | None) -> int:
-    """Tests the network to the peer; returns the exit status."""
+def test(peer: tuple[str, int], json_path: str | None, *, all_ports: bool) -> int:
+    """Tests the network to the peer; returns the exit status.
+
+    all_ports: tries every port of the two hosts' ranges, too.
+    """
     from transport.host.two_hosts import BROKEN, examine, verdict
     from transport.host.two_hosts.ports import usual_port
 
     host, port = peer
     try:
         with progress_or_lines(host) as progress:
-            findings = examine(host, port or usual_port(), progress)
+            findings = examine(host, port or usual_port(), progress, all_ports=all_ports)
     except WeftError as error:
         raise click.ClickException(f"{error}; weft doctor checks this host alone") from None
     if json_path is not None:

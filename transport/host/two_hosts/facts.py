@@ -17,6 +17,7 @@ ITEMS_MAX = 4_096
 INTEGER_MAX = 1 << 62
 HANDLE_BYTES, TOKEN_BYTES = 80, 16
 DEVICES_MAX = 8
+PORTS_MAX = 512  # of one step
 PORTS = re.compile(r"\d{1,5}(-\d{1,5})?", re.ASCII)
 
 Fact = TypeVar("Fact")
@@ -137,6 +138,42 @@ class SideFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PortsStep:
+    """Asks the other end to try ports with this one, between a pair of devices.
+
+    udp: else TCP. to_far: the ports are those of the other end. first, last: PORTS_MAX at most.
+    """
+
+    near: int
+    far: int
+    udp: bool
+    to_far: bool
+    first: int
+    last: int
+
+    @property
+    def ports(self) -> range:
+        """The ports to try."""
+        return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PortsFact:
+    """What is known of the ports of a step, each as first and last ones of ranges, in turn.
+
+    busy: ports that another process of their host holds. blocked: those that nothing has passed
+    yet. rejected: blocked ones with an ICMP error or a reset. by: who sent the error; empty if it
+    is unknown. is_last: the step is over.
+    """
+
+    busy: tuple[int, ...] = ()
+    blocked: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
+    by: str = ""
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The last message: what the testing end found."""
 
@@ -219,6 +256,24 @@ def check_hello(hello: Hello) -> Hello:
         if min(one.mtu_bytes, one.speed_mbps) < 0:
             raise FactError("a device has a negative MTU or speed")
     return hello
+
+
+def check_step(step: PortsStep) -> PortsStep:
+    """Raises FactError if the step's ports are none, or too many."""
+    if not 1 <= step.first <= step.last <= min(65_535, step.first + PORTS_MAX - 1):
+        raise FactError(f"first, last: expected 1 to {PORTS_MAX} ports")
+    return step
+
+
+def check_ports(fact: PortsFact) -> PortsFact:
+    """Raises FactError unless the ports are ascending ranges."""
+    for ports in (fact.busy, fact.blocked, fact.rejected):
+        starts_later = (b - a > 1 for a, b in zip(ports[1::2], ports[2::2], strict=False))
+        ends_later = (a <= b for a, b in zip(ports[::2], ports[1::2], strict=False))
+        inside = all(1 <= one <= 65_535 for one in ports)
+        if len(ports) % 2 or not inside or not all(starts_later) or not all(ends_later):
+            raise FactError("ports: expected ascending ranges of ports")
+    return fact
 
 
 def check_side(side: SideFacts) -> SideFacts:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from transport import Connection, Endpoint
 from transport.errors import ConnectionClosedError, PeerDeadError, TimedOutError, WeftError
 from transport.ground.addresses import is_own
-from transport.host.finding import Finding
+from transport.host.finding import PORTS_TRIED, Finding
 from transport.host.probes import BESIDE_A_JOB
-from transport.host.two_hosts import channel, judge
+from transport.host.two_hosts import blocked, channel, judge
+from transport.host.two_hosts.blocked import Tried
 from transport.host.two_hosts.channel import Channel, DataPathChannel, TcpChannel
 from transport.host.two_hosts.ends import End, back_socket, open_end, why_unreached
+from transport.host.two_hosts.every_port import ALL_PORTS_S, batches, listen, send, used
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
     FactError,
     Hello,
     PairStep,
+    PortsStep,
     SideFacts,
     Verdict,
     bytes_of,
@@ -49,12 +52,17 @@ ENDED = (ConnectionClosedError, PeerDeadError)  # the other end has ended the te
 OnProgress = Callable[[str, float], None]
 
 
-def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
-    """Tests the network to a host on which `weft doctor --serve` runs; bounded in time."""
-    return seen_by_tester(_examine(host, port, progress))
+def examine(
+    host: str, port: int, progress: OnProgress, *, all_ports: bool = False
+) -> list[Finding]:
+    """Tests the network to a host on which `weft doctor --serve` runs; bounded in time.
+
+    all_ports: tries every port of both hosts' ranges, too.
+    """
+    return seen_by_tester(_examine(host, port, progress, all_ports))
 
 
-def _examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
+def _examine(host: str, port: int, progress: OnProgress, all_ports: bool) -> list[Finding]:
     """As examine(); the findings have the marks of view.py."""
     with Endpoint(**BESIDE_A_JOB) as endpoint, ExitStack() as stack:
         own = [one.address for one in endpoint.devices]
@@ -75,15 +83,19 @@ def _examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         end = replace(end, hello=replace(end.hello, back_port=back_port))
         over_tcp = channel.connect(host_of(front), port)
         if over_tcp is None:
-            return _over_data_paths(endpoint, front, end, (host, port), progress)
-        with over_tcp:
-            return _over_tcp(endpoint, front, end, over_tcp, progress)
+            test = _over_data_paths(endpoint, front, end, (host, port), progress)
+        else:
+            test = _over_tcp(endpoint, front, end, stack.enter_context(over_tcp), progress)
+        return test.run(progress, all_ports=all_ports) if isinstance(test, _Test) else test
 
 
 def _over_tcp(
     endpoint: Endpoint, front: Connection, end: End, talk: TcpChannel, progress: OnProgress
-) -> list[Finding]:
-    """The test whose messages go over TCP, so that both ends learn what no data path carries."""
+) -> _Test | list[Finding]:
+    """The test whose messages go over TCP, so that both ends learn what no data path carries.
+
+    The findings instead if it does not begin; so does _over_data_paths().
+    """
     progress("waiting for the other host, which may serve another one", 0.0)
     try:
         talk.say(end.hello, SAY_S)
@@ -97,12 +109,12 @@ def _over_tcp(
         return [*judge.connected(end.hello), *judge.busy(BUSY_S)]
     except WeftError as error:
         return [*judge.connected(end.hello), *judge.ended(error)]
-    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S)).run(progress)
+    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S), {0: host_of(front)})
 
 
 def _over_data_paths(
     endpoint: Endpoint, front: Connection, end: End, place: tuple[str, int], progress: OnProgress
-) -> list[Finding]:
+) -> _Test | list[Finding]:
     """The test whose messages go over data paths, as no TCP port for messages is reached."""
     watch = PathWatch(endpoint, front)
     try:
@@ -113,7 +125,7 @@ def _over_data_paths(
         received = endpoint.counters().datagrams_received
         return _not_greeted(*place, error, watch, received, end.hello)
     talk = DataPathChannel(front)
-    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S)).run(progress)
+    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S), {0: host_of(front)})
 
 
 def _greet(front: Connection, hello: Hello, watch: PathWatch, progress: OnProgress) -> Hello:
@@ -161,7 +173,7 @@ def _phases(progress: OnProgress, title: str, share: float) -> Callable[[str], N
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A test whose ends know each other."""
+    """A test whose ends know each other. addresses: of the other host, by its device."""
 
     endpoint: Endpoint
     front: Connection
@@ -169,8 +181,9 @@ class _Test:
     far: Hello
     talk: Channel
     budget: Budget
+    addresses: dict[int, str]
 
-    def run(self, progress: OnProgress) -> list[Finding]:
+    def run(self, progress: OnProgress, *, all_ports: bool) -> list[Finding]:
         """Tests each pair of devices, and tells the other end what was found."""
         near, far = self.end.hello, self.far
         findings = judge.greeted(near, far)
@@ -189,6 +202,12 @@ class _Test:
             findings += judge.pair(facts, alone=len(pairs) == 1)
             if lost is not None:
                 return [*findings, *judge.ended(lost, untested=())]
+        if all_ports:
+            findings = [one for one in findings if not one.subject.startswith(PORTS_TRIED)]
+            try:
+                findings += self._all_ports(pairs, progress)
+            except ENDED as error:
+                return [*findings, *judge.ended(error, untested=())]
         with suppress(WeftError):  # the other host prints that the test ended early
             self.talk.say(Verdict(tuple(findings)), SAY_S)
         return findings
@@ -210,6 +229,7 @@ class _Test:
                 near_facts = SideFacts(failed=f"{DIAL_FAILED}: {error}")
             else:
                 connection = stack.enter_context(dialled)
+                self.addresses[pair.far] = host_of(connection)
                 near_facts = self._measure(pair, connection, on_phase)
             on_phase("what the other host measured")
             return near_facts, *self._report()
@@ -236,3 +256,55 @@ class _Test:
             return SideFacts(failed="it did not report"), error
         except (WeftError, FactError) as error:
             return SideFacts(failed=str(error)), None
+
+    def _all_ports(self, pairs: Sequence[PairStep], progress: OnProgress) -> list[Finding]:
+        """Tries every port of both hosts' ranges between each pair of devices."""
+        budget, findings, failed = Budget(ALL_PORTS_S), list[Finding](), ""
+        for pair in pairs:
+            name = judge.title(pair, self.end.hello, self.far)
+            for protocol in ("UDP", "TCP"):
+                directions = []
+                for to_far in (True, False):
+                    hello = self.far if to_far else self.end.hello
+                    tried = Tried(to_far, used(hello, udp=protocol == "UDP"), why_left=failed)
+                    if not failed:
+                        on_phase = _phases(progress, f"{name}: every {protocol} port", 0.5)
+                        failed = self._direction(pair, protocol, tried, budget, on_phase)
+                    directions.append(tried)
+                found = blocked.finding(protocol, directions)
+                subject = f"{found.subject} {name}" if len(pairs) > 1 else found.subject
+                findings.append(replace(found, subject=subject))
+        return findings
+
+    def _direction(
+        self,
+        pair: PairStep,
+        protocol: str,
+        tried: Tried,
+        budget: Budget,
+        on_phase: Callable[[str], None],
+    ) -> str:
+        """Tries the ports of one host; why it ended early, which ends the rest as well."""
+        if pair.far not in self.addresses:
+            tried.why_left = "the pair has no connection"
+            return ""
+        own = self.endpoint.devices[pair.near].address
+        for batch in batches(tried.of_range):
+            way = "to the other host" if tried.to_far else "from the other host"
+            on_phase(f"{batch[0]}-{batch[-1]} {way}")
+            is_udp = protocol == "UDP"
+            step = PortsStep(pair.near, pair.far, is_udp, tried.to_far, batch[0], batch[-1])
+            try:
+                self.talk.say(step, budget.left_s(SAY_S))
+                if tried.to_far:
+                    ends = (own, self.addresses[pair.far])
+                    found = send(self.talk, step, self.far, ends, budget)
+                else:
+                    found = listen(self.talk, step, self.end.hello, own, budget)
+            except ENDED:
+                raise
+            except (WeftError, FactError, OSError) as error:
+                tried.why_left = str(error)
+                return str(error)
+            tried.add(step.ports, found)
+        return ""

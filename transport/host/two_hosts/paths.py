@@ -67,7 +67,7 @@ def answers_text(engines: int, paths: Sequence[PathFact], hello: Hello | None = 
         return text
     each = (
         (f"engine {engine} " if engines > 1 else "")
-        + f"paths {_ranges([one.path for one in found])}"
+        + f"paths {ranges_text([one.path for one in found])}"
         + (_ports_text(found) if hello is not None and hello.port_base != "0" else "")
         for engine, found in sorted(silent_paths.items())
     )
@@ -77,10 +77,10 @@ def answers_text(engines: int, paths: Sequence[PathFact], hello: Hello | None = 
 def _ports_text(paths: Sequence[PathFact]) -> str:
     """The UDP ports of these paths, in words; "" if one is unknown."""
     ports = [one.port for one in paths]
-    return f" (UDP ports {_ranges(ports)})" if all(ports) else ""
+    return f" (UDP ports {ranges_text(ports)})" if all(ports) else ""
 
 
-def _ranges(numbers: list[int]) -> str:
+def ranges_text(numbers: list[int]) -> str:
     """Sorted numbers as text: 1, 4-7."""
     found: list[list[int]] = []
     for one in sorted(numbers):
@@ -147,7 +147,8 @@ def untried_ports(facts: PairFacts) -> list[Finding]:
         return []
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     remedy = (
-        f"no fault: a test tries the ports of one process. If a firewall is there, let all {ports} "
+        "no fault: a test tries the ports of one process, and --all-ports all of them. "
+        f"If a firewall is there, let all {ports} "
         f"{FIREWALL}; processes of a job take any of them"
     )
     return [Finding(PORTS_TRIED, NOT_JUDGED, ", ".join(texts), remedy)]

@@ -18,6 +18,7 @@ from transport.ground.addresses import is_own
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
+from transport.host.two_hosts import every_port
 from transport.host.two_hosts.channel import (
     Channel,
     ChannelListener,
@@ -25,14 +26,16 @@ from transport.host.two_hosts.channel import (
     TcpChannel,
 )
 from transport.host.two_hosts.ends import End, open_end, open_listeners, why_unreached
+from transport.host.two_hosts.every_port import ALL_PORTS_S
 from transport.host.two_hosts.facts import (
-    DEVICES_MAX,
     FactError,
     Hello,
     PairStep,
+    PortsStep,
     SideFacts,
     Verdict,
     check_hello,
+    check_step,
 )
 from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
 from transport.host.two_hosts.reach import only_loopback, own_text
@@ -45,6 +48,7 @@ SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices a
 STEP_S = 60.0
 SAY_S = 10.0
 ANSWER_S = 8.0
+STEPS_MAX = 10_000  # 65,535 ports of each protocol and direction, for eight pairs
 ACCEPT_S = 0.2  # how often a wait for a dial looks at the first connection
 PAUSE_S = 1.0
 
@@ -201,12 +205,16 @@ class Server:
             if isinstance(error, ConnectionLostError) and not watch.is_silent:
                 raise
             raise FactError(NO_ANSWER.format(data_ports(hello))) from None
-        for _ in range(DEVICES_MAX + 1):
-            step = talk.hear(PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
+        longest = Budget(SESSION_S + ALL_PORTS_S + STEP_S)
+        addresses = {0: host_of(front)}  # of the other host, by its device
+        for _ in range(STEPS_MAX):
+            step = talk.hear(PairStep, PortsStep, Verdict, timeout_s=longest.left_s(STEP_S))
+            if isinstance(step, PortsStep):
+                self._ports(talk, step, end, hello, addresses, longest)
             if isinstance(step, Verdict):
                 return tuple(map(_shown, seen_by_server(step.findings)))
             if isinstance(step, PairStep):
-                measured = self._pair(talk, step, end, hello, budget)
+                measured = self._pair(talk, step, end, hello, addresses, budget)
                 try:
                     talk.say(measured, SAY_S)
                 except TimedOutError:
@@ -214,8 +222,15 @@ class Server:
         raise FactError("the other host asked for too many tests")
 
     def _pair(
-        self, talk: Channel, step: PairStep, end: End, hello: Hello, budget: Budget
+        self,
+        talk: Channel,
+        step: PairStep,
+        end: End,
+        hello: Hello,
+        addresses: dict[int, str],
+        budget: Budget,
     ) -> SideFacts:
+        """What this end measures. addresses: gets the one from which the pair's dial came."""
         if step.near not in range(len(hello.devices)) or step.far not in range(len(end.ports)):
             raise FactError("the other host named a device that does not exist")
         before = heard(end.ports[step.far])
@@ -226,12 +241,36 @@ class Server:
         except WeftError as error:
             return SideFacts(failed=str(error)[:500])
         device, port = self.endpoint.devices[step.far], end.ports[step.far]
+        addresses[step.near] = host_of(connection)
         with connection:
             far_port = hello.devices[step.near].udp_port
             probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
             talk.check()
             found = measure(self.endpoint, connection, device, probes, budget, sends_first=False)
             return replace(found, heard=heard(port) - before)
+
+    def _ports(
+        self,
+        talk: Channel,
+        step: PortsStep,
+        end: End,
+        hello: Hello,
+        addresses: dict[int, str],
+        budget: Budget,
+    ) -> None:
+        """Tries ports with the other host; sends only to addresses from which it has dialled."""
+        if step.near not in addresses or step.far not in range(len(end.ports)):
+            raise FactError("the other host named a device that it has not tested")
+        own, target = self.endpoint.devices[step.far].address, addresses[step.near]
+        try:
+            if step.to_far:
+                every_port.listen(talk, check_step(step), end.hello, own, budget)
+            else:
+                every_port.send(talk, check_step(step), hello, (own, target), budget)
+        except OSError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise FactError(f"ports cannot be tried: {error}") from None
 
     def _accept(self, talk: Channel, device: int, budget: Budget) -> Connection:
         """Accepts the dial by handle. Raises the error of `talk` as soon as it fails."""
