@@ -123,7 +123,8 @@ class SideFacts:
 
     lost: segments that were lost, without those that were sent again needlessly. host_drops:
     datagrams that this end's own socket buffers dropped. heard: probes of the other end that
-    arrived here, answered or not.
+    arrived here, answered or not. waited_percent: of the time, without a CPU that a thread of this
+    end wanted. overflows: packets that this host received and dropped during the probes.
     """
 
     failed: str = ""
@@ -135,6 +136,8 @@ class SideFacts:
     host_drops: int = 0
     probes: ProbeFacts | None = None
     heard: int = 0
+    waited_percent: int = 0
+    overflows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,8 @@ def check_side(side: SideFacts) -> SideFacts:
         side.lost,
         side.host_drops,
         side.heard,
+        side.waited_percent,
+        side.overflows,
     ]
     counts += [
         number for one in side.paths for number in (one.engine, one.path, one.rtt_ns, one.probes)

@@ -15,6 +15,7 @@ from transport.host.two_hosts.paths import (
     FAMILY,
     FIREWALL,
     IDLE_BROKEN,
+    TRY_AGAIN,
     PairFacts,
     answers_text,
     is_black_hole,
@@ -271,10 +272,25 @@ def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
         _round_trip(facts),
         _clock(facts),
     ]
+    found = doubted(found, facts.busy)
     if alone:
         return found
     name = title(facts.step, facts.near, facts.far)
     return [replace(one, subject=f"{one.subject} {name}") for one in found]
+
+
+def doubted(findings: list[Finding], busy: str) -> list[Finding]:
+    """The findings; if a host was busy, with a note that this may be the reason of a fault.
+
+    A time that was measured on a busy host proves nothing.
+    """
+    if not busy:
+        return findings
+    note = f"{busy}: if that is the reason, {TRY_AGAIN}"
+    return [
+        replace(one, remedy=f"{one.remedy}; {note}") if one.state in (BROKEN, LIMITED) else one
+        for one in findings
+    ]
 
 
 def _not_judged(subject: str, why: str) -> Finding:
@@ -374,6 +390,12 @@ def _loss(facts: PairFacts) -> Finding:
     drops = facts.here.host_drops + facts.there.host_drops
     if drops:
         text += f"; socket buffers of the hosts dropped {drops}"
+    lost = max(one.sent - one.arrived for _, one in facts.probes)
+    overflows = facts.here.overflows + facts.there.overflows
+    if max(shares) > IDLE_LIMITED and overflows >= lost:
+        text += f"; the hosts received and dropped {overflows} packets meanwhile"
+        remedy = "a host was busy, and no network lost them: try again when both are idle"
+        return Finding("loss", NOT_JUDGED, text, remedy)
     if max(shares) > IDLE_LIMITED:
         state = BROKEN if max(shares) > IDLE_BROKEN else LIMITED
         remedy = "look at the error counters of NICs and switches, at cables and transceivers"

@@ -14,6 +14,7 @@ from transport.host.finding import PORTS_TRIED, Finding
 from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import blocked, channel, judge
 from transport.host.two_hosts.blocked import Tried
+from transport.host.two_hosts.busy import BusyWatch
 from transport.host.two_hosts.channel import Channel, DataPathChannel, TcpChannel
 from transport.host.two_hosts.ends import End, back_socket, open_end, why_unreached
 from transport.host.two_hosts.every_port import ALL_PORTS_S, batches, listen, send, used
@@ -29,7 +30,7 @@ from transport.host.two_hosts.facts import (
     check_hello,
     check_side,
 )
-from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
+from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts, busy_text
 from transport.host.two_hosts.reach import (
     leads_to_this_host,
     offered,
@@ -70,10 +71,14 @@ def _examine(host: str, port: int, progress: OnProgress, all_ports: bool) -> lis
             before = judge.not_connected("not tried")
             return judge.stranded(before, THIS, own_text(own))
         progress(f"connecting to port {port}, in {CONNECT_S:.0f} s at most", 0.0)
+        watch = BusyWatch()
         try:
             front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))
         except WeftError as error:
-            return judge.unreachable(host, port, error)
+            found = judge.unreachable(host, port, error)
+            is_late = isinstance(error, TimedOutError)
+            busy = busy_text(THIS, watch.waited_percent) if is_late else ""
+            return judge.doubted(found, busy)
         end = open_end(stack, endpoint, [])
         theirs = offered(endpoint)
         if only_loopback(theirs) and not is_own(host_of(front)):
@@ -240,12 +245,18 @@ class _Test:
         """What this end measures on the connection of a pair."""
         own, port = self.endpoint.devices[pair.near], self.end.ports[pair.near]
         on_phase("loss, reordering, MTU and clock of the idle network")
-        before, far_port = heard(port), self.far.devices[pair.far].udp_port
+        before, far_port, watch = heard(port), self.far.devices[pair.far].udp_port, BusyWatch()
         probes = probe(port, connection, far_port, self.far.token, own.mtu_bytes)
+        overflows = watch.dropped
         found = measure(
             self.endpoint, connection, own, probes, self.budget, sends_first=True, on_phase=on_phase
         )
-        return replace(found, heard=heard(port) - before)
+        return replace(
+            found,
+            heard=heard(port) - before,
+            waited_percent=watch.waited_percent,
+            overflows=overflows,
+        )
 
     def _report(self) -> tuple[SideFacts, WeftError | None]:
         """What the other end measured, or why it did not report; the error if it has ended."""

@@ -11,18 +11,27 @@ from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, PORTS_TRIED,
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.talk import TOO_LONG
-from transport.host.two_hosts.traffic import answered
+from transport.host.two_hosts.traffic import LATE, answered
 from transport.host.two_hosts.view import FROM, HERE, OTHER, THERE, THIS, TO
 from transport.host.uses import is_loopback
 
 PAGE = 'weft docs operating "Ports and firewalls"'
 FIREWALL = f"pass in both directions: {PAGE}"
 DIAL_FAILED = "a dial by handle failed"
+TRY_AGAIN = "try again when it is idle"
 STRANDED = "no path leads to the loopback address of another host"
 FAMILIES = "different address families"
 FAMILY = "set the same WEFT_FAMILY on both hosts: ipv4 or ipv6, of which each has an address"
 SILENT_CHANCE = 1e-4  # that loss silences a path; below it, a firewall is the likely cause
+BUSY_PERCENT = 20
 IDLE_BROKEN = 0.03  # weft repairs loss, but an idle network that loses so many is defective
+
+
+def busy_text(host: str, waited_percent: int) -> str:
+    """That a host had too little CPU, in words; "" if it had enough."""
+    if waited_percent < BUSY_PERCENT:
+        return ""
+    return f"{host} was busy (a thread waited {waited_percent} % of the time for a CPU)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,13 @@ class PairFacts:
     def drops_long_packets(self) -> bool:
         """Whether packets that the interfaces may send do not arrive, and no router says so."""
         return any(is_black_hole(one) for _, one in self.probes)
+
+    @property
+    def busy(self) -> str:
+        """Which hosts had too little CPU during the test, in words; "" if none had."""
+        sides = ((THIS, self.here), (OTHER, self.there))
+        each = (busy_text(host, side.waited_percent) for host, side in sides)
+        return " and ".join(filter(None, each))
 
 
 def is_black_hole(one: ProbeFacts) -> bool:
@@ -114,6 +130,8 @@ def paths_finding(facts: PairFacts) -> Finding:
         return Finding("data paths", LIMITED, text, remedy)
     if whole and not there.paths and not here.failed:
         return Finding("data paths", NOT_JUDGED, text, f"see what {OTHER} printed")
+    if whole and LATE in (here.failed, there.failed) and facts.busy:
+        return Finding("data paths", NOT_JUDGED, text, f"{facts.busy}: {TRY_AGAIN}")
     ports = of_both(data_ports(facts.near), data_ports(facts.far))
     if not whole or here.failed or there.failed:
         firewall = f"let {ports} {FIREWALL}"

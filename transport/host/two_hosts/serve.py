@@ -19,6 +19,7 @@ from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import every_port
+from transport.host.two_hosts.busy import BusyWatch
 from transport.host.two_hosts.channel import (
     Channel,
     ChannelListener,
@@ -243,11 +244,18 @@ class Server:
         device, port = self.endpoint.devices[step.far], end.ports[step.far]
         addresses[step.near] = host_of(connection)
         with connection:
+            watch = BusyWatch()
             far_port = hello.devices[step.near].udp_port
             probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
+            overflows = watch.dropped
             talk.check()
             found = measure(self.endpoint, connection, device, probes, budget, sends_first=False)
-            return replace(found, heard=heard(port) - before)
+            return replace(
+                found,
+                heard=heard(port) - before,
+                waited_percent=watch.waited_percent,
+                overflows=overflows,
+            )
 
     def _ports(
         self,

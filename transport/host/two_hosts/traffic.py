@@ -16,6 +16,7 @@ from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 READY = b"ready"
+LATE = "messages did not get through in time"
 NO_PATH = "no data path answers"
 SEND_S = 1.0
 SILENT_S = 4.0  # an answer takes milliseconds; a connection that ended earlier had too little time
@@ -246,7 +247,7 @@ def measure(
         else:  # closes the connection next, which would fail receives that have not begun
             after.wait(budget.left_s(WAIT_S))
     except TimedOutError:
-        failed = "messages did not get through in time"
+        failed = LATE
     except WeftError as error:
         failed = str(error)[:500]
     found = connection.counters()
