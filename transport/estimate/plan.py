@@ -25,7 +25,14 @@ FRAMEWORKS = ("pytorch", "compiled", "megatron")
 
 
 class PlanError(ValueError):
-    """A plan that does not fit its model or its number of GPUs."""
+    """A plan that does not fit its model or its number of GPUs.
+
+    cause: the rule, in the same words for every plan that it refuses.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause or text
 
 
 @dataclass(frozen=True)
@@ -136,13 +143,15 @@ class Plan:
         if self.global_batch % (self.data * self.micro_batch):
             raise PlanError(
                 f"global_batch: {self.global_batch}: must be a multiple of data x micro_batch, "
-                f"{self.data * self.micro_batch}"
+                f"{self.data * self.micro_batch}",
+                f"data does not divide the batch of {self.global_batch:,} sequences",
             )
         chunks = self.pipeline * self.interleave
         if chunks > model.layers:
             raise PlanError(
                 f"pipeline: {model.layers} layers cannot be split into {chunks} chunks: give at "
-                "most one chunk for each layer"
+                "most one chunk for each layer",
+                f"more pipeline stages than the {model.layers} layers",
             )
         if self.interleave > 1 and self.microbatches % self.pipeline:
             raise PlanError(
@@ -150,14 +159,18 @@ class Plan:
                 f"{self.pipeline} stages"
             )
         if model.heads % self.tensor:
-            raise PlanError(f"tensor: {self.tensor}: must divide the {model.heads} heads")
+            raise PlanError(
+                f"tensor: {self.tensor}: must divide the {model.heads} heads",
+                f"tensor does not divide the {model.heads} heads",
+            )
         self._check_sizes(model)
         if self.expert > 1 and model.experts == 1:
             raise PlanError(f"expert: {self.expert}: {model.name} has no experts")
         if model.experts % self.expert or self.replicas % self.expert:
             raise PlanError(
                 f"expert: {self.expert}: must divide the {model.experts} experts and data x "
-                f"context, {self.replicas}"
+                f"context, {self.replicas}",
+                f"expert does not divide the {model.experts} experts and data x context",
             )
         self._check_shard()
         self._check_schedule()
@@ -209,7 +222,8 @@ class Plan:
         ):
             raise PlanError(
                 f"schedule: dualpipe: needs an even number of stages, not {self.pipeline}, and of "
-                f"microbatches, not {self.microbatches}, at least two for each stage"
+                f"microbatches, not {self.microbatches}, at least two for each stage",
+                "dualpipe needs an even number of stages, and two microbatches for each of them",
             )
 
     def _check_sizes(self, model: Model) -> None:
@@ -221,7 +235,10 @@ class Plan:
         if model.active > model.experts:
             raise PlanError(f"active: {model.active}: must be at most the {model.experts} experts")
         if model.sequence % self.context:
-            raise PlanError(f"context: {self.context}: must divide the sequence, {model.sequence}")
+            raise PlanError(
+                f"context: {self.context}: must divide the sequence, {model.sequence}",
+                f"context does not divide the sequence of {model.sequence:,} tokens",
+            )
 
     def unchecked(self) -> list[str]:
         """The kinds of parallelism whose estimates no measurement has confirmed."""

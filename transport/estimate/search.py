@@ -8,9 +8,9 @@ of them would, unless it ends earlier, after `limit` estimates or SEARCH_PASSES_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import product
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transport.estimate.computation import Computation, of_gpu
@@ -19,36 +19,18 @@ from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.pipelines import BACKWARD, FORWARD, INPUTS, WEIGHTS, chunks_of
-from transport.estimate.plan import RECOMPUTES, SCHEDULES, Plan, PlanError
+from transport.estimate.plan import RECOMPUTES, Plan, PlanError
 from transport.estimate.rounds import length_ns, rounds_of
+from transport.estimate.space import Space, plans
 from transport.estimate.step import Step
-from transport.estimate.training import check_nodes, launch_ns
+from transport.estimate.training import launch_ns
 
 PLANS_MAX = 200_000  # largest number of plans that are looked at
 LIMIT = 150  # estimates of one search, if nothing else is given
 SEARCH_PASSES_MAX = 1_000_000  # passes that are scheduled in a search, tens of seconds
 SPARE = 5  # plans beyond those that are kept whose step is scheduled as a whole
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-MORE = (2, 4, 8)  # times as many, of what might make a plan fit
-INTERLEAVES = (1, 2, 3, 4, 5, 6, 8)
+TOO_LARGE = "too much memory"  # why ways to divide the GPUs are refused whose plans do not fit
 OnProgress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is searched. common: the fields of a plan that all have.
-
-    contexts, experts: degrees of context and expert parallelism. recomputes: names of RECOMPUTES.
-    """
-
-    gpus: int
-    global_batch: int
-    contexts: tuple[int, ...] = (1,)
-    experts: tuple[int, ...] = (1,)
-    zeros: tuple[int, ...] = (0, 1, 2, 3)
-    schedules: tuple[str, ...] = SCHEDULES[:2]
-    recomputes: tuple[str, ...] = tuple(RECOMPUTES)
-    common: Plan = field(default_factory=Plan)
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,8 @@ class Fitting:
 class Searched:
     """best: fastest first. looked: plans whose memory was found; fit: those that fit, with the
     least recomputation. complete: no plan of the space that is left out is faster. smallest: the
-    plan that needs the least memory; None: no plan is possible."""
+    plan that needs the least memory; None: no plan is possible. refused: cause -> number of ways
+    to divide the GPUs among the kinds of parallelism that no plan which fits has, most first."""
 
     best: tuple[Fitting, ...]
     looked: int
@@ -72,6 +55,7 @@ class Searched:
     estimated: int
     complete: bool
     smallest: Fitting | None
+    refused: dict[str, int]
 
 
 def search(
@@ -83,18 +67,13 @@ def search(
     limit: int = LIMIT,
     progress: OnProgress = lambda what, share: None,
 ) -> Searched:
-    """The `keep` fastest plans that fit; none if none fits.
+    """The `keep` fastest plans that fit; none if none fits, and refused says why.
 
-    progress: called with what is done now, and the share that is done. PlanError: no plan has this
-    number of GPUs and batch.
+    progress: called with what is done now, and the share that is done. PlanError: the space is too
+    large, or a step too long.
     """
     progress("memory", 0.0)
     found = fitting(model, gpu, network, space)
-    if found.smallest is None:
-        raise PlanError(
-            f"gpus: {space.gpus:,}: no plan divides them, the batch of {space.global_batch:,} "
-            f"sequences, the {model.layers} layers and the {model.heads} heads: change one of them"
-        )
     if not found.best:
         return found
     computed = _Computed(model, gpu)
@@ -150,9 +129,13 @@ def _timed(one: Fitting, step: Step, exact: int | None = None) -> Fitting:
 
 def fitting(model: Model, gpu: Gpu, network: Network, space: Space) -> Searched:
     """All plans that fit, not yet estimated, and the one that needs the least memory."""
-    kept, looked = [], 0
+    kept: list[Fitting] = []
+    looked, refused = 0, Counter[str]()
     smallest: Fitting | None = None
-    for plan in plans(model, network, space):
+    fits_of: dict[tuple[int, ...], bool] = {}  # way to divide the GPUs -> a plan fits
+    for plan in plans(model, network, space, refused):
+        way = plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert
+        fits_of.setdefault(way, False)
         for name in space.recomputes:
             one = replace(plan, **RECOMPUTES[name])
             found = Fitting(one, memory_of(model, one), 0.0)
@@ -162,99 +145,17 @@ def fitting(model: Model, gpu: Gpu, network: Network, space: Space) -> Searched:
             # One that recomputes more is slower in everything, and is not needed.
             if found.memory.total <= gpu.memory_bytes:
                 kept.append(found)
+                fits_of[way] = True
                 break
         if looked > PLANS_MAX:
             raise PlanError(
                 f"gpus: more than {PLANS_MAX:,} plans: ask for fewer degrees of context and expert "
                 "parallelism"
             )
-    return Searched(tuple(kept), looked, len(kept), 0, True, smallest)
-
-
-def helps(model: Model, gpu: Gpu, network: Network, space: Space) -> list[str]:
-    """What would make a plan fit, if none does: more GPUs, or sequences that GPUs share."""
-    kinds = (
-        [(f"{n * space.gpus:,} GPUs", replace(space, gpus=n * space.gpus)) for n in MORE],
-        [(f"--context {n}", replace(space, contexts=(n,))) for n in MORE],
-    )
-    made = []
-    for kind in kinds:
-        fits = (text for text, one in kind if fitting(model, gpu, network, one).best)
-        made += [text for text in (next(fits, None),) if text is not None]
-    return made
-
-
-def plans(model: Model, network: Network, space: Space) -> Iterator[Plan]:
-    """The plans of the space that are possible, without recomputation."""
-    for degrees in _degrees(model, network, space):
-        data, pipeline = degrees["data"], degrees["pipeline"]
-        sequence = degrees["tensor"] > 1
-        for micro_batch, zero, (schedule, interleave) in product(
-            MICRO_BATCHES, space.zeros, _pipelines(model, pipeline, space)
-        ):
-            if space.global_batch % (data * micro_batch):
-                continue
-            plan = replace(
-                space.common,
-                **degrees,
-                micro_batch=micro_batch,
-                zero=zero,
-                schedule=schedule,
-                interleave=interleave,
-                sequence=sequence,
-                global_batch=space.global_batch,
-            )
-            if _differs(plan) and _possible(model, plan, network):
-                yield plan
-
-
-def _degrees(model: Model, network: Network, space: Space) -> Iterator[dict[str, Any]]:
-    """Degrees whose product is the number of GPUs. A layer is split within a node."""
-    node = min(network.gpus_per_node, space.gpus)
-    tensors = [one for one in divisors(space.gpus) if one <= node and model.heads % one == 0]
-    stages = [one for one in divisors(space.gpus) if one <= model.layers]
-    for tensor, pipeline, context, expert in product(
-        tensors, stages, space.contexts, space.experts
-    ):
-        data, rest = divmod(space.gpus, tensor * pipeline * context)
-        if rest or not data or space.global_batch % data:
-            continue
-        yield {
-            "data": data,
-            "tensor": tensor,
-            "pipeline": pipeline,
-            "context": context,
-            "expert": expert,
-        }
-
-
-def divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
-
-
-def _pipelines(model: Model, stages: int, space: Space) -> Iterator[tuple[str, int]]:
-    """The schedules, and chunks of a stage. Chunks are equal, if stages are."""
-    for schedule in space.schedules if stages > 1 else SCHEDULES[:1]:
-        for interleave in INTERLEAVES if stages > 1 and schedule == "1f1b" else (1,):
-            equal = model.layers % (stages * interleave) == 0 or model.layers % stages
-            if interleave == 1 or equal:
-                yield schedule, interleave
-
-
-def _differs(plan: Plan) -> bool:
-    """Whether the ZeRO stage differs from a lower one: it splits, and gradients too if it is 2."""
-    if plan.zero and plan.group("data").ranks == 1:
-        return False
-    return plan.zero != 2 or plan.pipeline == 1
-
-
-def _possible(model: Model, plan: Plan, network: Network) -> bool:
-    try:
-        plan.check(model)
-        check_nodes(plan, network.gpus_per_node)
-    except PlanError:
-        return False
-    return True
+    if too_large := sum(not fits for fits in fits_of.values()):
+        refused[TOO_LARGE] = too_large
+    causes = dict(refused.most_common())
+    return Searched(tuple(kept), looked, len(kept), 0, True, smallest, causes)
 
 
 def least_ns(step: Step) -> float:

@@ -140,13 +140,15 @@ def check_nodes(plan: Plan, each: int) -> None:
     if plan.gpus > each and plan.gpus % each:
         raise PlanError(
             f"data: {plan.gpus} GPUs in all: must be a multiple of the {each} GPUs of a node, or "
-            "less"
+            "less",
+            f"{plan.gpus:,} GPUs do not fill nodes of {each}",
         )
     shared = plan.tensor * plan.context
     if plan.gpus > each and each % shared and shared % each:
         raise PlanError(
             f"tensor: {shared} GPUs share a layer: they must divide the {each} GPUs of "
-            "a node, or fill nodes"
+            "a node, or fill nodes",
+            f"tensor x context neither divides the {each} GPUs of a node nor fills nodes",
         )
 
 

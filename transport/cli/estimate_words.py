@@ -1,0 +1,47 @@
+"""The `weft estimate train` command that estimates a plan that a search has found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transport.cli.estimate_train import command as train
+
+if TYPE_CHECKING:
+    from transport.estimate.plan import Plan
+
+
+def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
+    """The command that estimates the same step, to the digit.
+
+    given: options of the search, which `train` has, too: parameter -> value. Others are left out,
+    as are those that have the default of `train`.
+    """
+    from transport.estimate.search import recompute_of
+
+    degrees = ("data", "tensor", "pipeline", "interleave", "expert", "context")
+    values = {
+        **given,
+        **{name: getattr(plan, name) for name in (*degrees, "zero", "micro_batch", "schedule")},
+        "batch": plan.global_batch,
+        "recompute": recompute_of(plan),
+        "split_sequence": plan.sequence,
+    }
+    words = ["weft", "estimate", "train", model]
+    for option in train.params:
+        if isinstance(option, click.Option) and option.name in values:
+            words += _words(option, values[option.name])
+    return shlex.join(words)
+
+
+def _words(option: click.Option, value: Any) -> list[str]:
+    """The option as it is given on the command line; none if it has its default."""
+    if value is None or value == option.default:
+        return []
+    if isinstance(value, bool):
+        names = option.opts if value else option.secondary_opts
+        return [max(names, key=len)] if names else []
+    return [max(option.opts, key=len), str(value)]
