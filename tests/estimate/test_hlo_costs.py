@@ -21,15 +21,21 @@ ESCAPED = (
 @pytest.mark.parametrize(
     ("operands", "one", "flops"),
     [
-        ("f32[8,4] f32[4,32]", "f32[8,32] dot(%p0, %p1), lhs_contracting_dims={1}", 2 * 8 * 32 * 4),
+        (
+            "f32[8,4] f32[4,32]",
+            "f32[8,32] dot(%p0, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            2 * 8 * 32 * 4,
+        ),
         (
             "bf16[5,8,16] bf16[5,16,32]",
-            "bf16[5,8,32] dot(%p0, %p1), lhs_batch_dims={0}, lhs_contracting_dims={2}",
+            "bf16[5,8,32] dot(%p0, %p1), lhs_batch_dims={0}, lhs_contracting_dims={2}, "
+            "rhs_batch_dims={0}, rhs_contracting_dims={1}",
             2 * 5 * 8 * 32 * 16,
         ),
         (
-            "f32[4,4,16] f32[4,16,3]",
-            "f32[4,3] dot(%p0, %p1), lhs_batch_dims={0}, lhs_contracting_dims={1,2}",
+            "f32[4,4,16] f32[4,4,16,3]",
+            "f32[4,3] dot(%p0, %p1), lhs_batch_dims={0}, lhs_contracting_dims={1,2}, "
+            "rhs_batch_dims={0}, rhs_contracting_dims={1,2}",
             2 * 4 * 3 * 4 * 16,
         ),
         (
@@ -71,6 +77,28 @@ def test_flops__of_products(operands: str, one: str, flops: int) -> None:
     costs = Costs(module, gpu("h200"))
     assert sum(costs.flops(module.entry.named["y"], module.entry).values()) == flops
     assert costs.unknown == ({"mine"} if "mine" in one else set())
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        "",  # of no dimension the result would be f32[8,4,4,32]
+        "lhs_contracting_dims={1}",
+        "lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+        "lhs_contracting_dims={-1}, rhs_contracting_dims={0}",
+        "lhs_contracting_dims={1.5}, rhs_contracting_dims={0}",
+        "lhs_contracting_dims={one}, rhs_contracting_dims={0}",
+        "lhs_contracting_dims={1,1}, rhs_contracting_dims={0,0}",
+        "lhs_contracting_dims={0}, rhs_contracting_dims={0}",  # 8 and 4 elements
+        "lhs_contracting_dims={1}, rhs_contracting_dims={0}, lhs_batch_dims={7}, rhs_batch_dims={}",
+    ],
+)
+def test_flops__of_broken_dimension_numbers_are_counted_as_missing(dims: str) -> None:
+    body = "  %a = f32[8,4] parameter(0)\n  %b = f32[4,32] parameter(1)\n"
+    module = parse(program(f"{body}  ROOT %y = f32[8,32] dot(%a, %b), {dims}".rstrip(", ")))
+    costs = Costs(module, gpu("h200"))
+    assert costs.flops(module.entry.named["y"], module.entry) == {}
+    assert costs.broken == {("dot", "main", "y")}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +147,7 @@ def test_ns__is_the_longer_of_products_and_bytes() -> None:
     fused = """
 fused {
   p0 = bf16[4096,4096] parameter(0)
-  dot = bf16[4096,4096] dot(p0, p0), lhs_contracting_dims={1}
+  dot = bf16[4096,4096] dot(p0, p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   ROOT n = bf16[4096,4096] negate(dot)
 }
 """
@@ -198,6 +226,12 @@ def test_trips__known() -> None:
     assert trips(config=', backend_config="{\\"known_trip_count\\":{\\"n\\":\\"7\\"}}"') == 7
     with pytest.raises(HloError, match="w runs 99999999999999999999 times: at most"):
         trips(config=', backend_config={"known_trip_count":{"n":"99999999999999999999"}}')
+
+
+@pytest.mark.parametrize("count", ["1.5", "-3", "1e3", "many", ""])
+def test_trips__that_are_no_whole_number_are_an_error(count: str) -> None:
+    with pytest.raises(HloError, match=r"w has the known_trip_count .*must be a whole number"):
+        trips(config=f', backend_config={{"known_trip_count":{{"n":"{count}"}}}}')
 
 
 def test_trips__not_known() -> None:

@@ -180,7 +180,9 @@ def beside(start: str, done: str, costs_us: tuple[int, ...] = (2, 3)) -> Program
         f"  %r{at} = bf16[{us // 2 or 1},1000] parameter({2 * at + 2})\n"
         for at, us in enumerate(costs_us)
     )
-    product = "bf16[1000,1000] dot(%l{0}, %r{0}), lhs_contracting_dims={{1}}"
+    product = (
+        "bf16[1000,1000] dot(%l{0}, %r{0}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    )
     return of(
         program(
             f"  %x = f32[1000] parameter(0)\n{products}  {start}\n"
@@ -383,10 +385,26 @@ def test_program__too_large_to_relate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.notes == ("too large to say what another order could hide: main",)
 
 
+def test_program__counts_products_that_it_does_not_understand() -> None:
+    """Their FLOPs are missing; the one that is understood has 2 x 1,024^3."""
+    dot = "f32[1024,1024] dot(%x, %x), lhs_contracting_dims"
+    text = program(f"""\
+{INPUT}  %good = {dot}={{1}}, rhs_contracting_dims={{0}}
+  %far = {dot}={{2}}, rhs_contracting_dims={{0}}
+  %twice = {dot}={{1,1}}, rhs_contracting_dims={{0,1}}
+  %conv = f32[4,4] convolution(%x, %x), dim_labels=none
+  ROOT %minus = {dot}={{-1}}, rhs_contracting_dims={{0}}""")
+    found = of(text)
+    assert found.flops == {"f32": 2 * 1024**3}
+    (note,) = [one for one in found.notes if "not understood" in one]
+    assert note.startswith("1 convolution, 3 dots not understood")
+    assert note.endswith("their FLOPs are missing: conv, far, minus, twice")
+
+
 def test_program__notes() -> None:
     text = program(
         f"""\
-{INPUT}  %dot = f32[1024,1024] dot(%x, %x), lhs_contracting_dims={{1}}
+{INPUT}  %dot = f32[1024,1024] dot(%x, %x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
   %mine = f32[8] custom-call(%dot), custom_call_target="mine"
   ROOT %y = f32[8] ragged-all-to-all(%dot, %x), replica_groups={{{{0,1}}}}""",
         header="x=1",

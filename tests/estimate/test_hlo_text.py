@@ -1,5 +1,6 @@
 """Tests the parser of HLO text against small programs."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,27 @@ ENTRY main.2 (x: f32[4], y: (f32[4], s32[])) -> (f32[4]) {
         (program("  %x = f32[] parameter(0)", header="num_partitions=0"), "num_partitions=0"),
         (program("  %x = f32[] parameter(0)") + "HloModule b", "a second HloModule"),
         (program("  %x = f32[] parameter(0)") + "ENTRY x", "expected { after the head"),
+        (program("  %x = f32[2,2] dot()"), "line 10: dot x has 0 operands: it needs 2"),
+        (
+            program("  %x = f32[2,2] parameter(0)\n  %y = f32[2,2] dot(%x)"),
+            "line 11: dot y has 1 operand: it needs 2",
+        ),
+        (program("  %x = f32[2] all-reduce()"), "all-reduce x has 0 operands: it needs 1"),
+        *(
+            (
+                program(f"  %x = f32[] parameter(0)\n  %y = f32[] {one}"),
+                "line 11: y calls gone, which the file does not have",
+            )
+            for one in (
+                "call(%x), to_apply=%gone",
+                "reduce(%x, %x), to_apply=gone",
+                "fusion(%x), calls=%gone",
+                "while(%x), condition=%add, body=%gone",
+                "conditional(%x, %x), branch_computations={%add, %gone}",
+                "custom-call(%x), called_computations={%gone}",
+            )
+        ),
+        (program("  %x = f32[] parameter(0)\n  %y = f32[] async-start(%x)"), "y has no calls="),
     ],
 )
 def test_parse__errors_name_the_line(wrong: str, says: str) -> None:
@@ -148,6 +170,12 @@ def test_parse__errors_are_short() -> None:
     assert len(str(error.value)) == text.ERROR_MAX
 
 
+def test_read__a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    file = tmp_path / "x.hlo"
+    file.write_text(LAYERS, encoding="utf-8-sig")
+    assert read(file) == parse(LAYERS)
+
+
 def test_read__bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.hlo"
     with pytest.raises(HloError, match="cannot read"):
@@ -155,6 +183,12 @@ def test_read__bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     file.write_bytes(b"\x0a\xff\x00")
     with pytest.raises(HloError, match="is no text: give HLO text, not a proto"):
         read(file)
+    file.write_text(LAYERS, encoding="utf-16")
+    with pytest.raises(HloError, match="is no text: it is UTF-16"):
+        read(file)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HloError, match=r"cannot read .*pipe: it is a pipe"):
+        read(tmp_path / "pipe")
     monkeypatch.setattr(text, "FILE_BYTES_MAX", 1 << 20)
     file.write_text(LAYERS + " " * (1 << 20))
     with pytest.raises(HloError, match="is larger than 1 MiB"):

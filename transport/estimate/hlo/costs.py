@@ -29,6 +29,7 @@ FREE = {
     *("conditional", "get-dimension-size", "rng-get-state", "infeed", "outfeed"),
     *("send", "recv", "send-done", "recv-done"),
 }
+PRODUCTS = ("dot", "ragged-dot", "convolution")
 FUSIONS = ("fusion", "fusion-start")
 ENDS = ("-done", "-update")
 SLICES = {"slice", "dynamic-slice", "gather"}
@@ -40,18 +41,21 @@ MARKS = re.compile(
     r"PinToDevice\w*|LayoutConstraint|AssumeGatherIndicesInBound"
 )
 _CONTRACTED = re.compile(r'lhs_contracting_dimensions\\?"\s*:\s*\[([^\]]*)\]')
+_NUMBER = re.compile(r"[0-9]{1,4}")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 
 class Costs:
     """The times of the instructions of a module on a GPU.
 
-    unknown: targets of custom calls whose operations are not known.
+    unknown: targets of custom calls whose operations are not known. broken: (kind, computation,
+    name) of products whose dimension numbers do not fit their operands.
     """
 
     def __init__(self, module: Module, gpu: Gpu) -> None:
         self._module, self._gpu = module, gpu
         self.unknown: set[str] = set()
+        self.broken: set[tuple[str, str, str]] = set()
         # Of computations that fusions call: operations; bytes written, and read of parameters.
         self._products: dict[str, dict[str, int]] = {}
         self._fused: dict[str, tuple[int, dict[int, int]]] = {}
@@ -66,6 +70,8 @@ class Costs:
         if one.opcode in FUSIONS:
             return self._of_computation(self._module.called(one, "calls"))
         count = _product(one, within)
+        if count is None and one.opcode in PRODUCTS:
+            self.broken.add((one.opcode, within.name, one.name))
         if one.opcode == "custom-call":
             target = one.attributes.get("custom_call_target", "")
             count = _called_product(one, within, target)
@@ -83,7 +89,7 @@ class Costs:
                 if one.opcode in FUSIONS:
                     called = self._module.called(one, "calls")
                     found.update(self._of_computation(called, depth + 1))
-                elif one.opcode in ("dot", "convolution", "ragged-dot", "custom-call"):
+                elif one.opcode in (*PRODUCTS, "custom-call"):
                     found.update(self.flops(one, computation))
             self._products[computation.name] = dict(found)
         return self._products[computation.name]
@@ -151,20 +157,41 @@ def _written_bytes(body: Computation) -> int:
 
 
 def _product(one: Instruction, within: Computation) -> int | None:
-    """The operations of a dot or a convolution."""
-    if one.opcode in ("dot", "ragged-dot") and one.operands:
-        dims = _numbers(one.attributes.get("lhs_contracting_dims", ""))
-        return 2 * _first(one.shape).elements * _contracted(one, within, dims)
-    if one.opcode == "convolution" and len(one.operands) > 1:
-        return _convolution(one, _first(one.shape), _first(within.named[one.operands[1]].shape))
-    return None
+    """The operations of a dot or a convolution; None: neither, or its dimensions are wrong."""
+    if one.opcode not in PRODUCTS:
+        return None
+    left, right = (_first(within.named[name].shape) for name in one.operands[:2])
+    if one.opcode == "convolution":
+        return _convolution(one, _first(one.shape), right)
+    out = _first(one.shape)
+    contracted = _contracted(left, one.attributes.get("lhs_contracting_dims", ""))
+    if contracted is None or (one.opcode == "dot" and not _is_dot(one, out, left, right)):
+        return None
+    return 2 * out.elements * contracted
+
+
+def _is_dot(one: Instruction, out: Array, left: Array, right: Array) -> bool:
+    """Whether a dot's dimension numbers fit its operands, and its result has their elements."""
+    texts = [
+        one.attributes.get(f"{side}_{kind}_dims", "")
+        for kind in ("contracting", "batch")
+        for side in ("lhs", "rhs")
+    ]
+    sizes = [_contracted(array, text) for array, text in zip((left, right) * 2, texts, strict=True)]
+    if None in sizes or sizes[0] != sizes[1] or sizes[2] != sizes[3]:
+        return False
+    contracted, batch = sizes[0] or 0, sizes[2] or 0
+    each = contracted * contracted * batch
+    return left.elements * right.elements == out.elements * each or not each
 
 
 def _called_product(one: Instruction, within: Computation, target: str) -> int | None:
     """The operations of a custom call of cuBLAS or cuDNN; None: not known."""
     config = _CONTRACTED.search(one.attributes.get("backend_config", ""))
     if GEMM.match(target) and config is not None and one.operands:
-        return 2 * _first(one.shape).elements * _contracted(one, within, _numbers(config[1]))
+        left = _first(within.named[one.operands[0]].shape)
+        contracted = _contracted(left, config[1])
+        return None if contracted is None else 2 * _first(one.shape).elements * contracted
     if not CONVOLUTION.fullmatch(target) or len(one.operands) < 2:
         return None
     result = _first(one.shape)
@@ -184,14 +211,19 @@ def _convolution(one: Instruction, out: Array, kernel: Array) -> int | None:
     return 2 * out.elements * weights
 
 
-def _contracted(one: Instruction, within: Computation, dims: list[int]) -> int:
-    left = _first(within.named[one.operands[0]].shape)
-    return prod(left.dims[at] for at in dims if at < len(left.dims))
+def _contracted(array: Array, text: str) -> int | None:
+    """The product of an array's dimensions with the numbers in a text, such as {1,2}.
+
+    None: the array has no such dimensions.
+    """
+    numbers = [one.strip(' "\\') for one in text.strip("{} ").split(",") if one.strip()]
+    if not all(_NUMBER.fullmatch(one) for one in numbers):
+        return None
+    places = [int(one) for one in numbers]
+    if len(set(places)) < len(places) or any(at >= len(array.dims) for at in places):
+        return None
+    return prod(array.dims[at] for at in places)
 
 
 def _first(shape: Shape) -> Array:
     return next(arrays(shape), Array("token", ()))
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(one) for one in re.findall(r"[0-9]{1,4}", text)]

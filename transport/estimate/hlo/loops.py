@@ -19,7 +19,8 @@ from transport.estimate.hlo.text import (
 
 TRIPS_MAX = 1 << 62
 HOPS_MAX = 64  # copies and fusions that are looked through
-_KNOWN = re.compile(r'known_trip_count\\?"?\s*:\s*\{\s*\\?"?n\\?"?\s*:\s*\\?"?(-?[0-9]{1,64})')
+_KNOWN = re.compile(r'known_trip_count\\?"?\s*:\s*\{\s*\\?"?n\\?"?\s*:\s*\\?"?([^"\\,}\s]{0,64})')
+_WHOLE = re.compile(r"[0-9]{1,64}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 PASSED_ON = {"copy", "bitcast", "convert", "reshape", "copy-done", "copy-start"}
 MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
@@ -28,6 +29,11 @@ MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 def trips_of(loop: Instruction, within: Computation, module: Module) -> int | None:
     """How often the body of a `while` runs; None: not known."""
     match = _KNOWN.search(loop.attributes.get("backend_config", ""))
+    if match is not None and not _WHOLE.fullmatch(match[1]):
+        raise HloError(
+            f"line {loop.line}: {loop.name} has the known_trip_count {match[1]!r}: must be a whole "
+            "number from 0 on"
+        )
     trips = int(match[1]) if match is not None else _counted(loop, within, module)
     if trips is not None and not 0 <= trips <= TRIPS_MAX:
         raise HloError(

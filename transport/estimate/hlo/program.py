@@ -29,7 +29,7 @@ from transport.estimate.hlo.text import (
     check_depth,
 )
 from transport.estimate.networks import Network
-from transport.ground.units import percent
+from transport.ground.units import counted, percent
 
 TIMES_MAX = 1 << 62
 WIDE = {"f32", "f64", "c64", "c128"}
@@ -346,6 +346,13 @@ def _notes_on_computation(reader: _Reader, flops: dict[str, int]) -> Iterator[st
         yield (
             "custom calls whose operations are not known count with their bytes: "
             + _few(sorted(reader.costs.unknown))
+        )
+    if broken := Counter(kind for kind, _, _ in reader.costs.broken):
+        kinds = ", ".join(counted(count, kind) for kind, count in sorted(broken.items()))
+        names = _few(sorted({name for _, _, name in reader.costs.broken}))
+        yield (
+            f"{kinds} not understood (the dimension numbers do not fit the operands): their FLOPs "
+            f"are missing: {names}"
         )
     total = sum(flops.values())
     wide = sum(count for kind, count in flops.items() if kind in WIDE)

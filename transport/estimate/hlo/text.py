@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transport.estimate.hlo.shapes import Shape, ShapeTextError, parse_shape
+from transport.ground.regular import read_text
+from transport.ground.units import counted
 
 FILE_BYTES_MAX = 128 << 20
 NESTING_MAX = 64  # of computations that call each other
@@ -24,12 +26,43 @@ KEPT = {
     *("use_global_device_ids", "is_host_transfer", "split_dimension", "index", "direction"),
     *("to_apply", "calls", "condition", "body", "branch_computations", "true_computation"),
     *("false_computation", "called_computations", "backend_config", "custom_call_target"),
-    *("lhs_contracting_dims", "dim_labels", "num_partitions", "replica_count", "is_scheduled"),
+    *("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims"),
+    *("dim_labels", "num_partitions", "replica_count", "is_scheduled"),
     *("async_group_id", "frontend_attributes"),
 }
 # Attributes that are kept of these instructions only, as others have them for other purposes.
 ONLY_OF = {"frontend_attributes": {"send", "recv"}}
 CONFIG_MAX = 1 << 16  # characters of backend_config that are kept
+# The least number of operands of instructions that need some.
+OPERANDS_MIN = {
+    **dict.fromkeys(
+        [
+            *("while", "get-tuple-element", "copy", "copy-start", "copy-done", "convert", "slice"),
+            *("broadcast", "reshape", "transpose", "bitcast", "reverse", "sort", "concatenate"),
+            *("all-reduce", "all-reduce-start", "all-reduce-done", "all-gather", "all-to-all"),
+            *("all-gather-start", "all-gather-done", "reduce-scatter", "collective-permute"),
+            *("collective-permute-start", "collective-permute-done", "collective-broadcast"),
+            *("ragged-all-to-all", "async-update", "async-done", "send", "send-done", "recv-done"),
+            *("dynamic-slice", "abs", "negate", "not", "exponential", "log", "tanh", "sqrt"),
+            *("rsqrt", "sign", "floor", "ceil", "cosine", "sine", "logistic", "bitcast-convert"),
+        ],
+        1,
+    ),
+    **dict.fromkeys(
+        [
+            *("dot", "ragged-dot", "convolution", "add", "subtract", "multiply", "divide"),
+            *("maximum", "minimum", "and", "or", "xor", "compare", "power", "remainder"),
+            *("conditional", "reduce", "reduce-window", "pad", "gather", "dynamic-update-slice"),
+        ],
+        2,
+    ),
+    **dict.fromkeys(["select", "clamp", "scatter", "select-and-scatter"], 3),
+}
+# Attributes that name computations.
+CALLS = (
+    *("to_apply", "calls", "condition", "body", "branch_computations", "true_computation"),
+    *("false_computation", "called_computations"),
+)
 NO_OPERANDS = {"constant", "parameter", "iota", "partition-id", "replica-id", "rng-get-state"}
 
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -50,6 +83,7 @@ _LEFT = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\s*(?=\()")
 _ATTRIBUTE = re.compile(r"\s*,\s*([\w.\-]+)\s*=\s*")
 _WORD = re.compile(_NAME)
+_NAMES = re.compile(rf"\{{?\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\}}?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 
@@ -106,8 +140,7 @@ class Module:
 
     def computation(self, name: str, by: Instruction) -> Computation:
         if name not in self.computations:
-            shown = name[:TEXT_SHOWN_MAX] or "no computation"
-            raise HloError(f"line {by.line}: {by.name} calls {shown}, which the file does not have")
+            raise _no_computation(name, by)
         return self.computations[name]
 
 
@@ -124,25 +157,43 @@ def check_depth(computation: Computation, depth: int) -> None:
         )
 
 
+def check_calls(computations: dict[str, Computation]) -> None:
+    """HloError if an instruction calls a computation that is not there."""
+    for one in (each for found in computations.values() for each in found.instructions):
+        for attribute in CALLS:
+            text = one.attributes.get(attribute, "")
+            if not _NAMES.fullmatch(text):  # absent, or the text of a computation itself
+                continue
+            for name in re.findall(_NAME, text):
+                if name not in computations:
+                    raise _no_computation(name, one)
+        if one.opcode == "async-start" and not one.attributes.get("calls"):
+            raise HloError(f"line {one.line}: {one.name[:TEXT_SHOWN_MAX]} has no calls=")
+
+
+def _no_computation(name: str, by: Instruction) -> HloError:
+    shown = name[:TEXT_SHOWN_MAX] or "no computation"
+    return HloError(f"line {by.line}: {by.name} calls {shown}, which the file does not have")
+
+
 def read(file: Path) -> Module:
     """The program in a file of at most FILE_BYTES_MAX. HloError says what is wrong in one line."""
     try:
-        with file.open("rb") as opened:
-            data = opened.read(FILE_BYTES_MAX + 1)
+        text = read_text(file, FILE_BYTES_MAX)
     except OSError as error:
         raise HloError(f"cannot read {file}: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise HloError(
-            f"{file} is larger than {FILE_BYTES_MAX >> 20} MiB, the largest that is read"
-        )
+    except UnicodeDecodeError as error:
+        raise HloError(f"{file} is no text: {_not_text(error.object)}") from None
     try:
-        return parse(data.decode())
-    except UnicodeDecodeError:
-        raise HloError(
-            f"{file} is no text: give HLO text, not a proto (XLA_FLAGS=--xla_dump_hlo_as_text)"
-        ) from None
+        return parse(text)
     except HloError as error:
         raise HloError(f"{file}: {error}") from None
+
+
+def _not_text(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is UTF-16, as PowerShell's > writes it: save it as UTF-8"
+    return "give HLO text, not a proto (XLA_FLAGS=--xla_dump_hlo_as_text)"
 
 
 def parse(text: str) -> Module:
@@ -177,6 +228,7 @@ class _Reader:
             entries += [found] if is_entry else []
         if len(entries) != 1:
             raise self._error(f"the program has {len(entries)} ENTRY computations, not one")
+        check_calls(computations)
         return Module(
             match[1],
             self._count(header, "num_partitions"),
@@ -259,6 +311,11 @@ class _Reader:
             for one in operands:
                 if one not in within.named:
                     raise HloError(f"line {line}: operand {one[:TEXT_SHOWN_MAX]} is not defined")
+        if len(operands) < (least := OPERANDS_MIN.get(opcode[1], 0)):
+            raise HloError(
+                f"line {line}: {opcode[1]} {name[:TEXT_SHOWN_MAX]} has "
+                f"{counted(len(operands), 'operand')}: it needs {least}"
+            )
         kept = inside.strip() if opcode[1] in NO_OPERANDS and len(inside) <= LITERAL_MAX else ""
         attributes = self._attributes(opcode[1])
         return Instruction(name, opcode[1], shape, operands, attributes, kept, line)
