@@ -57,19 +57,33 @@ def test_file__of_one_accelerator_or_added_to_the_shipped_ones(tmp_path: Path) -
     ("text", "said"),
     [
         ("", "has no accelerator"),
-        ("flops = 3", "flops: must be in a table"),
+        ("flops = 3", "flops: expected a table ([flops] above its keys), not the number 3"),
         ("[", "is not TOML"),
         (GOOD.replace("flops = 400e12", ""), "mine.flops: missing: give a number"),
-        (GOOD.replace("400e12", "0"), "mine.flops: 0: must be at least 1e+09"),
-        (GOOD.replace("400e12", "nan"), "mine.flops: nan: must be at least 1e+09"),
-        (GOOD.replace("400e12", "1e-300"), "mine.flops: 1e-300: must be at least 1e+09"),
+        (GOOD.replace("400e12", "0"), "mine.flops: 0: must be 1e+09 to 1e+24"),
+        (GOOD.replace("400e12", "nan"), "mine.flops: nan: must be 1e+09 to 1e+24"),
+        (GOOD.replace("400e12", "1e-300"), "mine.flops: 1e-300: must be 1e+09 to 1e+24"),
         (GOOD.replace("400e12", "9" * 5_000), "cannot be read: Exceeds the limit"),
-        (GOOD.replace("400e12", "true"), "mine.flops: expected a number, not True"),
-        (GOOD.replace("fp8", "fp7"), "unknown key mine.dense.fp7"),
-        (GOOD.replace("power_w", "watts"), "unknown key mine.watts"),
-        (GOOD.replace('["pcie5"]', "3"), "mine.links: expected a list"),
+        (GOOD.replace("400e12", "true"), "mine.flops: expected a number, not the boolean true"),
+        (GOOD.replace("fp8", "fp7"), "unknown key mine.dense.fp7 (did you mean fp8?): known"),
+        (GOOD.replace("power_w", "watts"), "unknown key mine.watts: known are clock, dense"),
+        (
+            GOOD.replace("power_w", "power").replace("links", "link"),
+            "unknown keys mine.link (did you mean links?), mine.power (did you mean power_w?)",
+        ),
+        (GOOD.replace('["pcie5"]', "3"), "mine.links: expected a list of texts, not the number 3"),
+        (GOOD.replace('["pcie5"]', '"pcie5"'), "list of texts, not the text 'pcie5'"),
+        (GOOD.replace('["pcie5"]', '["pcie5", 4]'), "links[1]: expected a text, not the number 4"),
+        (GOOD.replace('"our data sheet"', "3"), "mine.source: expected a text, not the number 3"),
+        (GOOD.replace('"our data sheet"', '""'), "mine.source: expected a text, not an empty text"),
+        (GOOD.replace('"our data sheet"', "2026-11-30"), "a text, not the date 2026-11-30"),
+        (GOOD.replace("64e9", "[64]"), "mine.memory_bytes: expected a number, not a list"),
+        (GOOD.replace("64e9", "{}"), "mine.memory_bytes: expected a number, not a table"),
+        (GOOD.replace("{ bf16 = 400, fp8 = 800 }", "400"), "mine.dense: expected a table such as"),
+        (GOOD + "sms = 1.5", "mine.sms: expected a whole number, not the number 1.5"),
+        (GOOD + 'generation = "hoper"', "known are a100, hopper; did you mean hopper?"),
         (GOOD.replace('source = "our cloud", ', ""), "mine.price.source: missing"),
-        (GOOD + "#" * FILE_BYTES_MAX, "at most 1,048,576 are read"),
+        (GOOD + "#" * FILE_BYTES_MAX, "it is larger than 1 MiB"),
     ],
 )
 def test_file__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -97,3 +111,23 @@ def test_train__says_that_a_torus_is_not_in_the_estimate() -> None:
     for name, is_said in (("tpu-v4", True), ("h100", False)):
         done = CliRunner().invoke(weft, ["estimate", "train", "gpt2", "--gpu", name])
         assert ("is usually linked as a torus" in done.output) == is_said
+
+
+def test_links__of_a_profile_must_be_known(tmp_path: Path) -> None:
+    file, own = tmp_path / "mine.toml", tmp_path / "links.toml"
+    file.write_text(GOOD.replace("pcie5", "pcie55"))
+    own.write_text('[pcie55]\nbytes_per_s = 48e9\nlatency = "pcie"\n')
+    for words in (
+        ["train", "gpt2", "--gpu", str(file)],
+        ["plan", "gpt2", "--gpus", "8", "--batch", "8", "--gpu", str(file)],
+        ["compare", "8 x mine", "--gpus-file", str(file)],
+    ):
+        done = CliRunner().invoke(weft, ["estimate", *words])
+        assert done.exit_code == 2
+        assert "mine.links: no link pcie55: known are" in done.output
+        assert "did you mean pcie5?" in done.output
+        known = CliRunner().invoke(weft, ["estimate", *words, "--links-file", str(own)])
+        assert known.exit_code == 0, known.output
+    words = ["plan", "gpt2", "--gpus", "8", "--batch", "8", "--gpu", str(file)]
+    done = CliRunner().invoke(weft, ["estimate", *words, "--links-file", str(own)])
+    assert "nodes have 8 GPUs, linked by pcie55" in done.output

@@ -60,15 +60,29 @@ def test_load__a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name = 3", "name: missing: give a text"),
+        ("name = 3", "name: expected a text, not the number 3"),
+        ("", "name: missing: give a text"),
+        ("nam = 3\n" + GOOD, "unknown key nam (did you mean name?): known are between, calibrated"),
+        ("gpus_per_node = 1.5\n" + GOOD, "gpus_per_node: expected a whole number, not"),
+        (
+            "inside = 3\n" + GOOD,
+            "inside: expected a table ([inside] above its keys), not the number",
+        ),
+        ("notes = [3]\n" + GOOD, "notes[0]: expected a text, not the number 3"),
         ("{", "is not TOML"),
         (GOOD.replace("1e9", "0"), "between.bytes_per_s: 0: must be 1 to 1e+18"),
-        (GOOD.replace("1e9", '"1 GB"'), "between.bytes_per_s: expected a number, not '1 GB'"),
-        (GOOD.replace("step_ns = 1_000", ""), "between.protocols.0.step_ns: expected a number"),
+        (
+            GOOD.replace("1e9", '"1 GB"'),
+            "between.bytes_per_s: expected a number, not the text '1 GB'",
+        ),
+        (
+            GOOD.replace("step_ns = 1_000", ""),
+            "between.protocols.0.step_ns: missing: give a number",
+        ),
         (GOOD.replace("step_ns", "share = 2\nstep_ns"), "share: 2: must be 1e-09 to 1"),
         (GOOD.replace("1e9", "nan"), "between.bytes_per_s: nan: must be"),
         (GOOD.split("[[")[0], "between.protocols: missing"),
-        (GOOD.split("[between]")[0], "between: missing: give a [between] table"),
+        (GOOD.split("[between]")[0], "between: missing: give a table ([between] above its keys)"),
         ("speed = 3\n" + GOOD, "unknown key speed"),
         ("calibrated = 3\n" + GOOD, "calibrated: expected a table"),
         ("slowdown = 2\n" + GOOD, "slowdown: expected a table"),
@@ -114,11 +128,21 @@ def test_with_file__adds_links_of_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("wire = 3", "wire: missing: give a [wire] table"),
+        ("wire = 3", "wire: expected a table ([wire] above its keys), not the number 3"),
         (OWN.replace('"nvlink"', '"string"'), "wire.latency: string: must be one of nvlink, pcie"),
+        (OWN.replace('"nvlink"', '"nvlnk"'), "network, torus; did you mean nvlink?"),
+        (OWN.replace('"nvlink"', "3"), "wire.latency: expected a text, not the number 3"),
+        (OWN.replace("bytes_per_s", "byte_per_s"), "wire.byte_per_s (did you mean bytes_per_s?)"),
+        (
+            OWN.replace("[wire]", "[[links]]"),
+            "links: expected a table ([links] above its keys), not a",
+        ),
         (OWN.replace("300e9", "-1"), "wire.bytes_per_s: -1: must be 1 to"),
-        (OWN.replace("about", "color"), "unknown key wire.color"),
-        (OWN + "#" * FILE_BYTES_MAX, "at most 1,048,576 are read"),
+        (
+            OWN.replace("about", "color"),
+            "unknown key wire.color: known are about, bytes_per_s, latency",
+        ),
+        (OWN + "#" * FILE_BYTES_MAX, "it is larger than 1 MiB"),
         ("[", "is not TOML"),
     ],
 )

@@ -161,7 +161,7 @@ def test_command__price_and_link_of_a_users_file(tmp_path: Path) -> None:
     assert (alone.exit_code, "8 x" in alone.output) == (0, True)
     file.write_text("mine = 3")
     wrong = run("8 x a100", "--gpus-file", file)
-    assert (wrong.exit_code, "mine: must be in a table" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "mine: expected a table" in wrong.output) == (2, True)
 
 
 def test_command__page_and_picture(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transport.estimate.gpus import Gpu
-    from transport.estimate.networks import Network
+    from transport.estimate.networks import Link, Network
 
 SHARING_OPTIONS = ("gpus_per_switch", "oversubscription", "nodes_per_leaf")
 LINK_OPTIONS = (
@@ -61,11 +61,24 @@ def gpu_options(command: Command) -> Command:
 
 
 def gpu_of(given: dict[str, Any]) -> Gpu:
-    """The GPU that the options describe; takes them out of `given`."""
+    """The GPU that the options describe; takes them out of `given`.
+
+    Its links must be known, also if they do not count, as a wrong name would be overlooked.
+    """
     from transport.estimate.gpus import gpu
+    from transport.estimate.networks import own_link
 
     name, efficiency, file = (given.pop(key) for key in ("gpu_name", "efficiency", "gpus_file"))
-    return gpu(name, efficiency, file)
+    found = gpu(name, efficiency, file)
+    own_link(found.name, found.facts.links, known_links())
+    return found
+
+
+def known_links() -> dict[str, Link]:
+    """The links that this command knows: the shipped ones, and those of its --links-file."""
+    from transport.estimate.networks import with_file
+
+    return with_file(click.get_current_context().params.get("links_file"))
 
 
 links_file_option = click.option(
@@ -205,10 +218,9 @@ def notes_of(network: Network, marked: bool) -> list[str]:
 
 def torus_notes(gpu: Gpu) -> list[str]:
     """A note if such accelerators are linked as a torus, which estimates of steps do not have."""
-    from transport.estimate.networks import links
-
-    name = next((one for one in gpu.facts.links if one in links()), None)
-    if name is None or not links()[name].is_of_torus:
+    known = known_links()
+    name = next(iter(gpu.facts.links), None)
+    if name is None or not known[name].is_of_torus:
         return []
     return [
         f"{gpu.name} is usually linked as a torus ({name}), which steps are not estimated on: the "

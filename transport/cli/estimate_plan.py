@@ -11,6 +11,7 @@ import click
 from transport.cli.estimate_options import (
     gpu_of,
     gpu_options,
+    known_links,
     network_of,
     network_options,
     notes_of,
@@ -192,13 +193,10 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
 
 def _linked(given: dict[str, Any], gpu: Gpu) -> list[str]:
     """Sets the link inside of a node to the GPU's own, if none was given; returns notes on it."""
-    from transport.estimate.networks import links
-
     if given["inside"] is not None or given["network_file"] is not None:
         return []
-    known = links()
-    name = next((one for one in gpu.facts.links if one in known), None)
-    if name is None or known[name].is_of_torus:
+    name = next(iter(gpu.facts.links), None)
+    if name is None or known_links()[name].is_of_torus:
         return ["without --inside every GPU is a node: layers are not split (tensor 1)"]
     given["inside"] = name
     return [f"nodes have {given['gpus_per_node']} GPUs, linked by {name}: --inside changes it"]

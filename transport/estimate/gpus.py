@@ -10,6 +10,7 @@ from typing import Any
 from transport.estimate.generations import GENERATIONS, Kernels
 from transport.estimate.gpu_profiles import UNKNOWN, Facts, GpuError, read
 from transport.estimate.names import matched
+from transport.ground.text import similar
 
 GPUS = Path(__file__).parent / "gpus.toml"
 # The part of its peak that a GPU reaches in a program's products, if nothing else is given: fitted
@@ -80,7 +81,8 @@ def gpu(name: str, efficiency: float | None = None, file: Path | None = None) ->
     name = matched(name, [*tables, *(one for one in ALIASES if one not in tables)])
     name = name if name in tables else ALIASES.get(name, name)
     if name not in tables:
-        raise GpuError(f"no GPU {name}: known are {', '.join(tables)}")
+        hint = similar(name, list(tables))
+        raise GpuError(f"no GPU {name}: known are {', '.join(tables)}{hint}")
     if efficiency is not None and not EFFICIENCY_MIN <= efficiency <= 1:
         raise GpuError(f"efficiency: {efficiency}: must be {EFFICIENCY_MIN} to 1")
     return Gpu(name, efficiency=efficiency, **tables[name])

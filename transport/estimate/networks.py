@@ -7,7 +7,7 @@ with their sources; `weft estimate calibrate` writes profiles of measured networ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,18 @@ from typing import Any
 
 from transport.estimate.names import matched
 from transport.estimate.sharing import NOTHING, Sharing
+from transport.estimate.tables import (
+    TableError,
+    inner,
+    known_keys,
+    number,
+    text,
+    texts,
+    whole,
+    wrong,
+)
 from transport.ground import toml
+from transport.ground.text import similar
 from transport.ground.units import bytes_text
 
 LINKS = Path(__file__).parent / "links.toml"
@@ -167,28 +178,23 @@ def with_file(file: Path | None) -> dict[str, Link]:
     """
     if file is None:
         return links()
-    try:
-        size = file.stat().st_size
-        if size > FILE_BYTES_MAX:
-            raise NetworkError(f"{file} is {size:,} bytes; at most {FILE_BYTES_MAX:,} are read")
-        tables = toml.read(file)
-    except OSError as error:
-        raise NetworkError(f"cannot read {file}: {error.strerror}") from None
-    except toml.TomlError as error:
-        raise NetworkError(str(error)) from None
+    tables = _read(file)
     try:
         return {**links(), **{name: _own_link(tables, name) for name in tables}}
-    except NetworkError as error:
+    except TableError as error:
         raise NetworkError(f"{file}: {error}") from None
 
 
 def _own_link(tables: Mapping[str, Any], name: str) -> Link:
-    table = _table(tables, name)
-    _known_keys(table, {"bytes_per_s", "latency", "about"}, f"{name}.")
-    kind = _text(table, "latency", f"{name}.")
+    table, where = inner(tables, name, example=f" ([{name}] above its keys)"), f"{name}."
+    known_keys(table, {"bytes_per_s", "latency", "about"}, where)
+    kind = text(table, "latency", where)
     if kind not in KINDS:
-        raise NetworkError(f"{name}.latency: {kind}: must be one of {', '.join(KINDS)}")
-    rate = _number(table, "bytes_per_s", None, 1, where=f"{name}.")
+        hint = similar(kind, KINDS)
+        raise TableError(f"{where}latency: {kind}: must be one of {', '.join(KINDS)}{hint}")
+    if "about" in table:
+        text(table, "about", where)
+    rate = float(number(table, "bytes_per_s", where, least=1))
     return Link(rate, _latencies()[kind], kind=kind)
 
 
@@ -203,8 +209,24 @@ def link(name: str, known: Mapping[str, Link] | None = None) -> Link:
     known = links() if known is None else known
     name = matched(name, known)
     if name not in known:
-        raise NetworkError(f"no link {name}: known are {', '.join(known)}")
+        hint = similar(name, list(known))
+        raise NetworkError(f"no link {name}: known are {', '.join(known)}{hint}")
     return known[name]
+
+
+def own_link(accelerator: str, named: Sequence[str], known: Mapping[str, Link]) -> str | None:
+    """The first link that the profile of an accelerator names; None: it names none.
+
+    NetworkError: one of them is not known.
+    """
+    for one in named:
+        if one not in known:
+            hint = similar(one, list(known))
+            raise NetworkError(
+                f"{accelerator}.links: no link {one}: known are {', '.join(known)}; --links-file "
+                f"adds your own{hint}"
+            )
+    return next(iter(named), None)
 
 
 def of_links(
@@ -270,89 +292,81 @@ def _pcie(name: str | None, inside: Link | None, known: Mapping[str, Link]) -> L
 
 def load(file: Path) -> Network:
     """A profile of `weft estimate calibrate`. NetworkError says what is wrong in one line."""
-    try:
-        tables = toml.read(file)
-    except toml.TomlError as error:
-        raise NetworkError(str(error)) from None
+    tables = _read(file)
     try:
         return parsed(tables)
     except NetworkError as error:
         raise NetworkError(f"{file}: {error}") from None
 
 
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return toml.read(file, FILE_BYTES_MAX)
+    except toml.TomlError as error:
+        raise NetworkError(str(error)) from None
+
+
 def parsed(tables: Mapping[str, Any]) -> Network:
     """The network of a profile's tables."""
+    try:
+        return _network(tables)
+    except TableError as error:
+        raise NetworkError(str(error)) from None
+
+
+def _network(tables: Mapping[str, Any]) -> Network:
     known = {
         *("name", "source", "gpus_per_node", "inside", "between", "pairs"),
         *("calibrated", "notes", "slowdown"),
     }
-    if strange := sorted(set(tables) - known):
-        raise NetworkError(f"unknown key {strange[0]}")
-    calibrated = tables.get("calibrated")
-    inside = tables.get("inside")
+    known_keys(tables, known)
     return Network(
-        name=_text(tables, "name"),
-        source=_text(tables, "source"),
+        name=text(tables, "name"),
+        source=text(tables, "source"),
         between=_link(tables, "between"),
-        gpus_per_node=int(_number(tables, "gpus_per_node", 1, 1)),
-        inside=None if inside is None else _link(tables, "inside"),
+        gpus_per_node=whole(tables, "gpus_per_node", default=1),
+        inside=_link(tables, "inside") if "inside" in tables else None,
         pairs=_link(tables, "pairs") if "pairs" in tables else None,
-        calibrated=None if calibrated is None else _range(calibrated),
-        notes=_notes(tables.get("notes", [])),
-        slowdown=_slowdown(tables.get("slowdown", {})),
+        calibrated=_range(tables) if "calibrated" in tables else None,
+        notes=texts(tables, "notes"),
+        slowdown=_slowdown(tables) if "slowdown" in tables else NONE,
     )
 
 
 def _link(tables: Mapping[str, Any], key: str) -> Link:
-    table = _table(tables, key)
-    _known_keys(table, {"bytes_per_s", "launch_ns", "protocols"}, f"{key}.")
+    table, where = inner(tables, key, example=f" ([{key}] above its keys)"), f"{key}."
+    known_keys(table, {"bytes_per_s", "launch_ns", "protocols"}, where)
     protocols = table.get("protocols")
     if not isinstance(protocols, list) or not protocols:
-        raise NetworkError(f"{key}.protocols: missing: give [[{key}.protocols]] tables")
-    made = []
-    for number, one in enumerate(protocols):
-        where = f"{key}.protocols.{number}."
-        if not isinstance(one, Mapping):
-            raise NetworkError(f"{where[:-1]}: expected a table")
-        _known_keys(one, {"name", "base_ns", "step_ns", "share"}, where)
-        made.append(
-            Protocol(
-                _text(one, "name", where),
-                _number(one, "base_ns", 0.0, where=where),
-                _number(one, "step_ns", None, where=where),
-                _number(one, "share", 1.0, 1e-9, 1.0, where),
-            )
-        )
-    where = f"{key}."
+        raise wrong(table, "protocols", where, f"[[{where}protocols]] tables")
     return Link(
-        _number(table, "bytes_per_s", None, 1, where=where),
-        tuple(made),
-        _number(table, "launch_ns", 0.0, where=where),
+        float(number(table, "bytes_per_s", where, least=1)),
+        tuple(_protocol(one, f"{where}protocols.{at}") for at, one in enumerate(protocols)),
+        float(number(table, "launch_ns", where, 0.0)),
     )
 
 
-def _slowdown(table: Any) -> Slowdown:
-    if not isinstance(table, Mapping):
-        raise NetworkError("slowdown: expected a table")
-    names = ("computation", "communication")
-    _known_keys(table, set(names), "slowdown.")
-    return Slowdown(*(_number(table, name, 1.0, 1.0, SLOWDOWN_MAX, "slowdown.") for name in names))
+def _protocol(found: Any, name: str) -> Protocol:
+    one, where = inner({name: found}, name), f"{name}."
+    known_keys(one, {"name", "base_ns", "step_ns", "share"}, where)
+    return Protocol(
+        text(one, "name", where),
+        float(number(one, "base_ns", where, 0.0)),
+        float(number(one, "step_ns", where)),
+        float(number(one, "share", where, 1.0, 1e-9, 1.0)),
+    )
 
 
-def _notes(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise NetworkError("notes: expected a list of texts")
-    return tuple(found)
+def _slowdown(tables: Mapping[str, Any]) -> Slowdown:
+    table, names = inner(tables, "slowdown"), ("computation", "communication")
+    known_keys(table, names, "slowdown.")
+    return Slowdown(
+        *(float(number(table, name, "slowdown.", 1.0, 1.0, SLOWDOWN_MAX)) for name in names)
+    )
 
 
-def _known_keys(table: Mapping[str, Any], keys: set[str], where: str) -> None:
-    if strange := sorted(set(table) - keys):
-        raise NetworkError(f"unknown key {where}{strange[0]}")
-
-
-def _range(table: Any) -> Range:
-    if not isinstance(table, Mapping):
-        raise NetworkError("calibrated: expected a table")
+def _range(tables: Mapping[str, Any]) -> Range:
+    table = inner(tables, "calibrated")
     try:
         sizes, ranks = (tuple(int(one) for one in table[key]) for key in ("sizes_bytes", "ranks"))
         (low, high), (few, many) = sizes, ranks
@@ -366,33 +380,3 @@ def _range(table: Any) -> Range:
         raise NetworkError(
             "calibrated: wrong: give the table that weft estimate calibrate writes"
         ) from None
-
-
-def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = tables.get(key)
-    if not isinstance(found, Mapping):
-        raise NetworkError(f"{key}: missing: give a [{key}] table")
-    return found
-
-
-def _text(table: Mapping[str, Any], key: str, where: str = "") -> str:
-    found = table.get(key)
-    if not isinstance(found, str) or not found:
-        raise NetworkError(f"{where}{key}: missing: give a text")
-    return found
-
-
-def _number(
-    table: Mapping[str, Any],
-    key: str,
-    default: float | None,
-    least: float = 0.0,
-    most: float = 1e18,
-    where: str = "",
-) -> float:
-    found = table.get(key, default)
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise NetworkError(f"{where}{key}: expected a number, not {found!r}")
-    if not least <= found <= most:
-        raise NetworkError(f"{where}{key}: {found}: must be {least:g} to {most:g}")
-    return float(found)

@@ -15,7 +15,7 @@ from transport.estimate.collectives import Estimate, ShapeError, estimate
 from transport.estimate.gpu_profiles import GpuError, read
 from transport.estimate.gpus import Gpu, gpu, names
 from transport.estimate.names import matched
-from transport.estimate.networks import Link, Network, link, of_links, with_file
+from transport.estimate.networks import Link, Network, link, of_links, own_link, with_file
 from transport.estimate.plan import RANKS_MAX
 
 GPUS_PER_NODE = 8
@@ -66,8 +66,8 @@ def parsed(text: str, file: Path | None = None, links_file: Path | None = None) 
     if words.chips is None:
         raise ShapeError(f"{text}: how many accelerators? Give 8 x NAME, or the shape of a torus")
     inside, between = words.inside, words.between
-    if inside is None and words.gpu.facts.links:
-        inside = words.gpu.facts.links[0]
+    if inside is None:
+        inside = own_link(words.gpu.name, words.gpu.facts.links, words.links)
     if inside is None and between is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as nvlink4")
     if inside is not None and link(inside, words.links).is_of_torus:
@@ -91,7 +91,7 @@ def _on_torus(text: str, words: _Words) -> System:
         raise ShapeError(f"{text}: {words.shape} has {shape.chips} accelerators: leave the count")
     if words.between or words.each or words.pcie:
         raise ShapeError(f"{text}: a torus has no nodes: leave out their links and size")
-    name = words.inside or next(iter(words.gpu.facts.links), None)
+    name = words.inside or own_link(words.gpu.name, words.gpu.facts.links, words.links)
     if name is None:
         raise ShapeError(f"{text}: what links the accelerators? Name a link, such as tpu-v4")
     used = link(name, words.links)

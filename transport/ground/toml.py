@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transport.ground.regular import read_text
+
 
 class TomlError(ValueError):
     """A file cannot be read or is not TOML; the message is one line that names it."""
 
 
-def read(file: Path) -> dict[str, Any]:
-    """The tables of a file."""
+def read(file: Path, bytes_max: int | None = None) -> dict[str, Any]:
+    """The tables of a file. bytes_max: its largest size, and it must be regular; None: any."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, bytes_max) if bytes_max else file.read_text(encoding="utf-8")
     except OSError as error:
         raise TomlError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
