@@ -1,6 +1,7 @@
 """Tests `weft estimate` as users call it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -284,3 +285,35 @@ def test_train__compares_links() -> None:
     assert (slow[-1], fast[-1]) == ("%", "%")
     assert float(slow[-2]) > float(fast[-2])
     assert "no link x" in run(*LLAMA, "--compare", "x").output
+
+
+FILE_OPTIONS = (
+    ("train", "gpt2", "--gpus-file", "FILE"),
+    ("train", "gpt2", "--gpu", "FILE"),
+    ("train", "gpt2", "--links-file", "FILE"),
+    ("train", "gpt2", "--network", "FILE"),
+    ("train", "gpt2", "--computation", "FILE"),
+    ("plan", "gpt2", "--gpus", "8", "--batch", "8", "--gpus-file", "FILE"),
+    ("compare", "8 x a100", "--gpus-file", "FILE"),
+    ("compare", "8 x FILE"),
+    ("collective", "all_reduce", "--ranks", "8", "--network", "FILE"),
+    ("hlo", "FILE"),
+    ("tune", "FILE", "-o", "tuned.txt"),
+    ("calibrate", "FILE", "-o", "mine.toml", "--name", "mine"),
+    ("check", "FILE", "--network", "FILE"),
+    ("overlap", "FILE"),
+)
+
+
+@pytest.mark.parametrize("words", FILE_OPTIONS, ids=" ".join)
+def test_command__pipes_and_devices_are_no_files(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A pipe without a writer would be waited for, /dev/zero never ends."""
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    zero = tmp_path / "zero.toml"
+    zero.symlink_to("/dev/zero")
+    for file, says in ((pipe, "it is a pipe"), (zero, "it is a device")):
+        given = [one.replace("FILE", str(file)) for one in words]
+        done = CliRunner().invoke(weft, ["estimate", *given])
+        assert done.exit_code == 2
+        assert says in " ".join(done.output.split())

@@ -178,8 +178,8 @@ def test_command__page_and_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model-parameters", "many"], "many: give a number"),
-        (["--model-parameters", "nan"], "nan: must be 1 to"),
+        (["--model-parameters", "many"], "many: expected a number such as"),
+        (["--model-parameters", "nan"], "nan: expected a number such as"),
         (["--model-parameters", "0"], "0: must be 1 to"),
         (["--compute", "1s", "--tokens", "5"], "give one"),
         (["--size", "big"], "--size: "),
@@ -190,3 +190,19 @@ def test_command__mistakes_are_one_line(words: list[str], said: str) -> None:
     done = run("tpu-v4 4x4", *words)
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_command__counts_have_suffixes() -> None:
+    found = [
+        json.loads(run("8 x a100", *words, "--json", "-").output)["systems"]
+        for words in (
+            ("--tokens", "2K", "--model-parameters", "1.5B"),
+            ("--tokens", "2000", "--model-parameters", "1500m"),
+            ("--tokens", "2e3", "--model-parameters", "1.5e9"),
+        )
+    ]
+    assert found[0] == found[1] == found[2]
+    for wrong in ("2X", "0", "nan", "-1", "1e13", "K"):
+        done = run("8 x a100", "--tokens", wrong)
+        assert done.exit_code == 2
+        assert "--tokens" in done.output

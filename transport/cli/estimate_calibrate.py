@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from transport.cli.options import InputFile
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.packages import TRACES, need_packages
 from transport.ground.units import bytes_text, percent, rate_text, time_text
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("calibrate")
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("sources", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--contender",
     default="weft",
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--beside",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=InputFile(),
     help="A result of `bench step --beside`: how computation and operations slow each other.",
 )
 @click.option("--name", default="calibrated", show_default=True, help="Name of the network.")

@@ -9,18 +9,19 @@ import click
 
 from transport.cli.estimate_calibrate import samples_of
 from transport.cli.estimate_options import MARK, notes_of, usage_errors
+from transport.cli.options import InputFile
 from transport.cli.output import json_option, print_table, write_json
 from transport.ground.units import bytes_text, percent, time_text
 
 
 @click.command("check")
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("sources", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--network",
     "network_file",
     metavar="FILE",
     required=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=InputFile(),
     help="The network, as calibrate writes it.",
 )
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transport.cli.estimate_options import links_file_option, usage_errors
-from transport.cli.options import HTML, FiniteRange, TimeType, output_file
+from transport.cli.options import HTML, CountType, InputFile, TimeType, output_file
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
@@ -24,32 +24,12 @@ if TYPE_CHECKING:
     from transport.estimate.systems import Sync, System
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-PARAMETERS_MAX = 1e15
+PARAMETERS_MAX, TOKENS_MAX = 10**15, 10**12
 HEADS = (
     *("system", "accelerators", "sum of gradients", "algorithm", "sent by each", "limited by"),
     *("computation", "hidden", "exposed"),
 )
 COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
-POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
-
-class CountType(click.ParamType[float]):
-    """Parses a number of parameters such as 7e9, 350M or 10B."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip().upper()
-        power = POWERS.get(text[-1:], 1.0)
-        try:
-            found = float(text[:-1] if text[-1:] in POWERS else text) * power
-        except ValueError:
-            self.fail(f"{value}: give a number such as 350M or 10B", param, ctx)
-        if not 1 <= found <= PARAMETERS_MAX:
-            self.fail(f"{value}: must be 1 to {PARAMETERS_MAX:g}", param, ctx)
-        return found
 
 
 @click.command("compare")
@@ -57,7 +37,7 @@ class CountType(click.ParamType[float]):
 @click.option(
     "--model-parameters",
     "parameters",
-    type=CountType(),
+    type=CountType(PARAMETERS_MAX),
     default="10B",
     show_default=True,
     help="Parameters whose gradients are summed.",
@@ -72,9 +52,9 @@ class CountType(click.ParamType[float]):
 @click.option("--compute", "compute_ns", type=TimeType(), help="Computation of a step, as 500ms.")
 @click.option(
     "--tokens",
-    type=FiniteRange(1, 1e12),
-    help="Tokens of a step on each accelerator, instead of --compute: each computes them at its "
-    "own rate.",
+    type=CountType(TOKENS_MAX),
+    help="Tokens of a step on each accelerator, such as 2K, instead of --compute: each computes "
+    "them at its own rate.",
 )
 @click.option(
     "--operation",
@@ -94,7 +74,7 @@ class CountType(click.ParamType[float]):
 @click.option(
     "--gpus-file",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=InputFile(),
     help="TOML file of your own accelerators.",
 )
 @links_file_option

@@ -18,6 +18,7 @@ from transport.cli.estimate_options import (
     torus_notes,
     usage_errors,
 )
+from transport.cli.options import InputFile
 from transport.cli.output import json_option, print_table, write_json
 from transport.estimate.gpus import EFFICIENCY
 from transport.ground.text import printable
@@ -40,7 +41,7 @@ HEADS = (
 
 
 @click.command("hlo")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=InputFile())
 @gpu_options
 @network_options
 @json_option

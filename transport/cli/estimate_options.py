@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from transport.cli.options import FiniteRange
+from transport.cli.options import FiniteRange, InputFile
 from transport.estimate.sharing import NODES_PER_LEAF
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def gpu_options(command: Command) -> Command:
         click.option(
             "--gpus-file",
             metavar="FILE",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=InputFile(),
             help="TOML file of your own accelerators, which --gpu may name.",
         ),
         click.option(
@@ -84,7 +83,7 @@ def known_links() -> dict[str, Link]:
 links_file_option = click.option(
     "--links-file",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=InputFile(),
     help="TOML file of your own links, which the options may name.",
 )
 SHARED = (
@@ -146,7 +145,7 @@ def network_options(command: Command) -> Command:
                 "--network",
                 "network_file",
                 metavar="FILE",
-                type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                type=InputFile(),
                 help="File of a measured network, instead of the options above.",
             ),
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transport.cli import trace_open
-from transport.cli.options import TimeType
+from transport.cli.options import InputFile, TimeType
 from transport.cli.output import json_option, print_table, write_json
 from transport.ground.text import printable
 from transport.ground.units import binary_text, bytes_text, percent, rate_text, time_text
@@ -32,7 +32,7 @@ class WithUnit(TimeType):
 
 
 @click.command("overlap")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("traces", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--alone",
     "alone_ns",
@@ -93,7 +93,8 @@ def command(
 
 
 def files_of(folder: Path) -> list[Path]:
-    found = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    named = [*folder.glob("*.json"), *folder.glob("*.json.gz")]
+    found = sorted(one for one in named if one.is_file())  # no pipe, which never ends
     if not found and is_of_weft(folder):
         raise click.UsageError(f"{folder} has a trace of weft: give that folder alone")
     if not found:

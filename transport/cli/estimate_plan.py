@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from transport.cli.estimate_options import (
 from transport.cli.estimate_refused import Asked, nothing
 from transport.cli.estimate_train import COMMON_OPTIONS, model_of, size_options
 from transport.cli.estimate_words import train_command
-from transport.cli.options import FiniteRange
+from transport.cli.options import CountType, FiniteRange
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.progress import progress_on_a_terminal
 from transport.estimate.plan import RANKS_MAX, SCHEDULES
@@ -37,28 +36,11 @@ if TYPE_CHECKING:
     from transport.estimate.search import Fitting, Searched
     from transport.estimate.space import Space
 
-COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-COUNT_MAX = 10**18
 GOODPUT_MIN = 1e-6  # a run of less never ends
 EXPERTS = (1, 8, 64)  # degrees that are tried for a model with experts
 HEADS = ["data", "tensor", "pipeline", "context", "expert", "ZeRO", "micro", "schedule"]
 HEADS += ["recompute", "step", "range", "MFU", "memory", "of GPU"]
 RUN_HEADS = ["plan", "days", "range", "GPU-hours", "cost", "energy", "goodput"]
-
-
-class Count(click.ParamType[int]):
-    """Parses a number of tokens such as 1T, 15e12 or 4M; units are decimal."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(
-            r"(\d{1,20}(?:\.\d{1,20})?(?:e\d{1,2})?)\s*([kmbgt]?)", str(value).lower()
-        )
-        found = round(float(match[1]) * COUNTS[match[2]]) if match else 0
-        if not 1 <= found <= COUNT_MAX:
-            self.fail(f"{value}: expected a number such as 1T, 15e12 or 4M", param, ctx)
-        return found
 
 
 def _several(option: str, text: str) -> Any:
@@ -74,7 +56,7 @@ SPACE_OPTIONS = (
     click.option("--gpus", required=True, type=click.IntRange(1, RANKS_MAX), help="GPUs in all."),
     click.option("--batch", type=click.IntRange(1, 10**9), help="Sequences of a step."),
     click.option(
-        "--batch-tokens", type=Count(), help="Instead of --batch: tokens of a step, such as 4M."
+        "--batch-tokens", type=CountType(), help="Instead of --batch: tokens of a step, such as 4M."
     ),
     _several("--context", "Context parallel ranks to try; may be repeated. Default: 1."),
     _several("--expert", "Expert parallel ranks to try; may be repeated. Default: 1, 8, 64."),
@@ -101,7 +83,7 @@ SPACE_OPTIONS = (
     ),
 )
 RUN_OPTIONS = (
-    click.option("--tokens", type=Count(), help="Tokens of the whole run, such as 1T."),
+    click.option("--tokens", type=CountType(), help="Tokens of the whole run, such as 1T."),
     _amount("--price", "Of an hour of one GPU. Default: that of the GPU's profile.", 1e6),
     _amount("--mtbf-hours", "Mean time between failures of a GPU, or of --mtbf-of."),
     click.option(

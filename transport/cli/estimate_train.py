@@ -19,7 +19,7 @@ from transport.cli.estimate_options import (
     torus_notes,
     usage_errors,
 )
-from transport.cli.options import HTML, output_file
+from transport.cli.options import HTML, InputFile, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
@@ -98,7 +98,7 @@ GPU_OPTIONS = (
     click.option(
         "--computation",
         metavar="FILE",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=InputFile(),
         help="Take the computation that `python -m bench step` (in the repository, "
         "not in the wheel) measured on one GPU.",
     ),

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
+from transport.cli.options import InputFile
 from transport.cli.output import print_table, write_file
 from transport.ground.units import bytes_text, percent
 
 
 @click.command("tune")
-@click.argument(
-    "results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False)
-)
+@click.argument("results", nargs=-1, required=True, type=InputFile())
 @click.option(
     "-o",
     "--output",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import os
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
 
 from transport.ground import created
+from transport.ground.regular import refused
 
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 SEED = click.IntRange(0, (1 << 63) - 1)
 
 
@@ -25,6 +28,25 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return number
+
+
+class CountType(click.ParamType[int]):
+    """Parses a whole number such as 2K, 350M, 1.5B or 15e12; units are decimal."""
+
+    name = "count"
+
+    def __init__(self, most: int = 10**18) -> None:
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[0-9]{1,2})?"
+        match = re.fullmatch(rf"({number})\s*([kmbgt]?)", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value}: expected a number such as 2K, 4M, 1T or 15e12", param, ctx)
+        found = round(Fraction(match[1]) * COUNTS[match[2]])
+        if not 1 <= found <= self._most:
+            self.fail(f"{value}: must be 1 to {self._most:g}", param, ctx)
+        return found
 
 
 class TimeType(click.ParamType[int]):
@@ -41,6 +63,21 @@ class TimeType(click.ParamType[int]):
             self.fail(str(error), param, ctx)
         if not 0 < found <= 1 << 50:
             self.fail(f"{value}: must be more than 0 and at most 13 days", param, ctx)
+        return found
+
+
+class InputFile(click.Path):
+    """A regular file that exists; its value is a Path. Pipes and devices are refused, which never
+    end. dir_okay: folders are taken, too.
+    """
+
+    def __init__(self, *, dir_okay: bool = False) -> None:
+        super().__init__(path_type=Path, exists=True, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not (self.dir_okay and found.is_dir()) and (why := refused(found.stat().st_mode)):
+            self.fail(f"cannot read {found}: {why}", param, ctx)
         return found
 
 

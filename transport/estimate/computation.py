@@ -22,6 +22,8 @@ from transport.estimate.kernels import (
 )
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan, PlanError
+from transport.estimate.samples import RESULT_BYTES_MAX
+from transport.ground.regular import read_text
 
 BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
 MOVED = 2.0  # each activation is written once and read once
@@ -185,7 +187,7 @@ def _computation(row: dict[str, Any], model: Model) -> Computation:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_text(file, RESULT_BYTES_MAX))
         rows = [row for row in found["rows"] if isinstance(row, dict) and "forward_ns" in row]
         if not isinstance(found["rows"], list) or (found["rows"] and not rows):
             raise TypeError

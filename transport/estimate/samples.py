@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from transport.estimate.collectives import ALGORITHMS
 from transport.estimate.names import matched
 from transport.estimate.networks import SLOWDOWN_MAX, Slowdown
+from transport.ground.regular import read_text
 
 if TYPE_CHECKING:
     from transport.trace.store import Store
 
 # NCCL's functions -> operations of estimates.
+RESULT_BYTES_MAX = 256 << 20  # of a result of a bench
 FUNCTIONS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -64,7 +66,7 @@ class Sample:
 def slowdown_of(file: Path, contender: str) -> Slowdown:
     """The median of a contender's rows in a result of `python -m bench step --beside`."""
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        rows = json.loads(read_text(file, RESULT_BYTES_MAX))["rows"]
         known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
         contender = matched(contender, known)
         found = [
@@ -94,7 +96,7 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
 def of_bench(file: Path, contender: str) -> list[Sample]:
     """The times of one contender in a result of `python -m bench nccl`, those of each round."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_text(file, RESULT_BYTES_MAX))
         rows, ranks = document.get("rounds") or document["rows"], int(document["gpus"])
         known = sorted({str(row["contender"]) for row in rows})
         contender = matched(contender, known)

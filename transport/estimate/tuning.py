@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transport.estimate.samples import SamplesError
+from transport.estimate.samples import RESULT_BYTES_MAX, SamplesError
+from transport.ground.regular import read_text
 from transport.ground.units import percent
 
 OWN = "weft"  # the contender that leaves the choice to NCCL
@@ -84,7 +85,7 @@ def _times(file: Path) -> tuple[int, dict[tuple[str, int, str], list[float]]]:
     """The number of ranks, and (operation, size, contender) -> times of the rounds."""
     found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_text(file, RESULT_BYTES_MAX))
         ranks = int(document["gpus"])
         for row in document.get("rounds") or document["rows"]:
             key = (str(row["operation"]), int(row["size_bytes"]), str(row["contender"]))
