@@ -205,7 +205,7 @@ def test_along__some_axes() -> None:
 
 
 def test_links__of_a_torus_are_no_link_of_a_switch() -> None:
-    with pytest.raises(NetworkError, match="say its shape"):
+    with pytest.raises(NetworkError, match="links the neighbours of a torus, not GPUs"):
         of_links("tpu-v4")
 
 
@@ -222,3 +222,10 @@ def test_command__a_torus_and_sizes_after_the_operation() -> None:
     ):
         wrong = CliRunner().invoke(weft, [*words, *more])
         assert (wrong.exit_code, said in wrong.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", [("train", "gpt2"), ("plan", "gpt2", "--gpus=8", "--batch=8")])
+def test_command__steps_name_the_commands_that_know_tori(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(weft, ["estimate", *words, "--inside", "tpu-v5p"])
+    assert done.exit_code == 2
+    assert "weft estimate compare" in " ".join(done.output.split())

@@ -250,7 +250,10 @@ def of_links(
     far, near = link(between, known), None if inside is None else link(inside, known)
     for name, one in ((between, far), (inside, near)):
         if one is not None and one.is_of_torus:
-            raise NetworkError(f"{name} links the neighbours of a torus: say its shape (--torus)")
+            raise NetworkError(
+                f"{name} links the neighbours of a torus, not GPUs to a switch: tori have "
+                "weft estimate collective (--torus SHAPE) and weft estimate compare"
+            )
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:
         raise NetworkError(
