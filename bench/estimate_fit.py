@@ -84,6 +84,8 @@ def work_ns(one: PublishedRun, plan: Plan, gpu_: Gpu) -> float:
 
 def prepared(one: PublishedRun) -> Fitted:
     """Estimates a run with several scales of its computation. NotExpressibleError: it cannot be."""
+    if one.dtype == "fp8":
+        raise NotExpressibleError("fp8: kernels are fitted to runs of 16 bits")
     plan, known = plan_of(one), gpu(one.gpu)
 
     def scaled(scale: float, model: Model, plan: Plan) -> Computation:

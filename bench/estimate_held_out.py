@@ -19,6 +19,7 @@ from bench.lib.published_runs import SETS, PublishedError, PublishedRun, read
 from bench.lib.stats import grouped
 from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import gpu, names
+from transport.estimate.plan import PlanError
 from transport.estimate.ranges import range_of
 from transport.ground.units import percent
 
@@ -60,7 +61,7 @@ def compared(set_name: str, one: PublishedRun, efficiency: float | None = None) 
         plan = plan_of(one)
         known = gpu(one.gpu, efficiency)
         found_s = estimated_s(one, lambda model, plan: of_gpu(model, plan, known))
-    except NotExpressibleError as error:
+    except (NotExpressibleError, PlanError) as error:
         return row | {"reason": str(error)}
     off = found_s / row["published_s"] - 1
     expected = range_of(found_s * 1e9, one.model, plan, known)

@@ -36,8 +36,8 @@ def plan_of(one: PublishedRun) -> Plan:
     """The plan of a run, without the recomputation of some layers only."""
     if one.gpu not in names():
         raise NotExpressibleError(f"no GPU {one.gpu}")
-    if one.dtype not in ("bf16", "fp16"):
-        raise NotExpressibleError(f"{one.dtype}: only 16 bits")
+    if one.dtype not in ("bf16", "fp16", "fp8"):
+        raise NotExpressibleError(f"{one.dtype}: only 16 bits, and FP8")
     share = again_of(one)
     nvidia = one.generation != "A100" and one.publisher.startswith(NVIDIA)
     plan = Plan(
@@ -59,6 +59,7 @@ def plan_of(one: PublishedRun) -> Plan:
         # FSDP is PyTorch's; all else runs in Megatron-LM or its relatives, with fused kernels.
         overlap=nvidia and one.sequence_parallel and one.tensor > 1,
         framework="pytorch" if one.zero in (3, None) else "megatron",
+        dtype="fp8" if one.dtype == "fp8" else "bf16",
     )
     try:
         plan.check(one.model)

@@ -6,17 +6,19 @@ import pytest
 
 from transport.estimate.computation import of_gpu
 from transport.estimate.generations import GENERATIONS, Kernels
+from transport.estimate.gpu_profiles import Facts
 from transport.estimate.gpus import Gpu, gpu, names
 from transport.estimate.kernels import (
     Product,
     attention_ns,
     between_ns,
+    cast_ns,
     head_product,
     layer_products,
     product_ns,
 )
 from transport.estimate.models import PRESETS, Model
-from transport.estimate.plan import Plan
+from transport.estimate.plan import Plan, PlanError
 from transport.estimate.ranges import range_of
 
 # Tiles of 256 x 128 reach the whole peak of 1e12 operations a second, 100 of them at once.
@@ -168,3 +170,60 @@ def test_range__of_measured_computation_is_that_of_own_steps() -> None:
     found = range_of(100.0, MODEL, Plan(), GPU, measured=True)
     assert (found.low_ns, found.high_ns) == pytest.approx((90.0, 110.0))
     assert found.wider == ()
+
+
+FP8_GPU = replace(GPU, facts=Facts(dense=(("fp8", 2e12),)))
+
+
+def test_fp8__products_take_half_the_time_at_twice_the_rate() -> None:
+    product = Product(2_560, 1_280, 512)
+    assert product_ns(product, FP8_GPU, 2, is_fp8=True) == pytest.approx(product.flops / 2e12 * 1e9)
+
+
+def test_fp8__what_a_tile_costs_beside_its_steps_stays_as_long() -> None:
+    """256 steps of k at 1e12, as 512 at 2e12: (512 + 512) / 2 instead of 512 + 256."""
+    deep = replace(FP8_GPU, fitted=replace(KERNELS, depth=256.0))
+    product = Product(2_560, 1_280, 512)
+    ratio = product_ns(product, deep, 2, is_fp8=True) / product_ns(product, deep, 2)
+    assert ratio == pytest.approx(512 / 768)
+
+
+def test_fp8__memory_delivers_operands_of_a_byte() -> None:
+    slow = replace(FP8_GPU, memory_bytes_per_s=1e6)
+    product = Product(100, 200, 300)
+    moved = 100 * 300 + 300 * 200 + 2 * 100 * 200
+    assert product_ns(product, slow, 2, is_fp8=True) == pytest.approx(moved / 1e6 * 1e9)
+
+
+def test_fp8__casts_read_two_bytes_and_write_two() -> None:
+    assert cast_ns(1_000, replace(FP8_GPU, memory_bytes_per_s=1e6), 2) == pytest.approx(4e6)
+
+
+def test_fp8__of_a_layer_only_linear_parts_change() -> None:
+    """Attention and what is between products stay, and so do logits; casts come on top."""
+    sixteen = of_gpu(MODEL, Plan(), FP8_GPU)
+    eight = of_gpu(MODEL, Plan(dtype="fp8"), FP8_GPU)
+    products = list(layer_products(MODEL, Plan()))
+    saved_ns = sum(
+        product_ns(one, FP8_GPU, 2) - product_ns(one, FP8_GPU, 2, is_fp8=True) for one in products
+    )
+    casts_ns = sum(cast_ns(one.m * one.k, FP8_GPU, 2) for one in products)
+    assert eight.forward_ns == pytest.approx(sixteen.forward_ns - saved_ns + casts_ns)
+    assert eight.backward_ns < sixteen.backward_ns
+    assert eight.head_forward_ns == sixteen.head_forward_ns
+    assert eight.update_ns == sixteen.update_ns
+
+
+def test_fp8__with_one_efficiency_only_linear_parts_are_faster() -> None:
+    known = replace(FP8_GPU, efficiency=0.5)
+    sixteen, eight = (of_gpu(MODEL, Plan(dtype=one), known) for one in ("bf16", "fp8"))
+    linear = 2.0 * 2_048 * (MODEL.attention_parameters + MODEL.expert_parameters)
+    saved_ns = linear * (1 / 1e12 - 1 / 2e12) / 0.5 * 1e9
+    assert sixteen.forward_ns - eight.forward_ns == pytest.approx(saved_ns)
+
+
+def test_fp8__needs_a_rate_in_the_profile() -> None:
+    with pytest.raises(PlanError, match="dtype: fp8: the profile of test has no rate in FP8"):
+        of_gpu(MODEL, Plan(dtype="fp8"), GPU)
+    assert "no runs in FP8 were fitted" in range_of(1.0, MODEL, Plan(dtype="fp8"), FP8_GPU).wider
+    assert "dtype" in Plan(dtype="fp8").unchecked()

@@ -316,3 +316,16 @@ def test_peak__of_fsdp_with_pipeline_stages_is_missed_by_up_to_a_fifth(peak: Pea
     plan.check(peak.model)
     found = memory_of(peak.model, plan).reserved / GIB
     assert 0.8 * peak.gib < found < peak.gib
+
+
+def test_fp8__transformer_engine_keeps_two_copies_of_linear_parameters() -> None:
+    """Of 8 bits each: parameters, and their transposes; logits and embedding have 16 bits."""
+    model = PRESETS["llama3-8b"]
+    plan = Plan(tensor=2, framework="megatron")
+    sixteen, eight = (memory_of(model, replace(plan, dtype=one)) for one in ("bf16", "fp8"))
+    more = 2 * model.layers * model.layer_parameters / 2
+    assert eight.parameters - sixteen.parameters == pytest.approx(more)
+    assert eight.optimizer == sixteen.optimizer
+    assert eight.gradients == sixteen.gradients
+    whole, cast = (memory_of(model, Plan(dtype=one)) for one in ("bf16", "fp8"))
+    assert whole == cast  # PyTorch casts parameters for each product

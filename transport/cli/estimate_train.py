@@ -25,7 +25,7 @@ from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import LATEST
 from transport.estimate.names import matched, size_of
-from transport.estimate.plan import FRAMEWORKS, RANKS_MAX, RECOMPUTES, SCHEDULES
+from transport.estimate.plan import DTYPES, FRAMEWORKS, RANKS_MAX, RECOMPUTES, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -105,6 +105,14 @@ GPU_OPTIONS = (
 )
 # Options of a plan that `estimate plan` has, too.
 COMMON_OPTIONS = (
+    click.option(
+        "--dtype",
+        type=click.Choice(DTYPES),
+        default=DTYPES[0],
+        show_default=True,
+        help="Of the matrix products of a layer's linear parts; fp8: as Transformer Engine, with "
+        "attention and logits in bf16. The GPU's profile must have its rate.",
+    ),
     click.option(
         "--framework",
         type=click.Choice(FRAMEWORKS),

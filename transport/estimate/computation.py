@@ -15,6 +15,7 @@ from transport.estimate.kernels import (
     Product,
     attention_ns,
     between_ns,
+    cast_ns,
     head_product,
     layer_products,
     loss_ns,
@@ -74,14 +75,24 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
 
     Without an efficiency, each product's share of the peak follows from its sizes (kernels.py).
     """
+    if plan.dtype == "fp8" and not gpu.fp8_flops:
+        raise PlanError(
+            f"dtype: fp8: the profile of {gpu.name} has no rate in FP8, which is dense.fp8 there"
+        )
     if gpu.efficiency is not None:
         return _at_efficiency(model, plan, gpu)
     products, head = list(layer_products(model, plan)), head_product(model, plan)
     forward_ns, backward_ns = attention_ns(model, plan, gpu)
     between = between_ns(model, plan, gpu)
-    forward_ns += between + _products_ns(products, plan, gpu)
+    is_fp8 = plan.dtype == "fp8"
+    forward_ns += between + _products_ns(products, plan, gpu, is_fp8)
     backward_ns += BACKWARD_MOVED * between
-    backward_ns += _products_ns([each for one in products for each in one.backward], plan, gpu)
+    gradients = [each for one in products for each in one.backward]
+    backward_ns += _products_ns(gradients, plan, gpu, is_fp8)
+    if is_fp8:  # inputs, and gradients of outputs; parameters are cast once a step
+        value_bytes = plan.value_bytes
+        forward_ns += sum(cast_ns(one.count * one.m * one.k, gpu, value_bytes) for one in products)
+        backward_ns += sum(cast_ns(one.count * one.m * one.n, gpu, value_bytes) for one in products)
     memory_bytes_per_s = gpu.memory_bytes_per_s * gpu.kernels.memory
     return Computation(
         forward_ns,
@@ -93,15 +104,19 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     )
 
 
-def _products_ns(products: Iterable[Product], plan: Plan, gpu: Gpu) -> float:
-    return sum(product_ns(one, gpu, plan.value_bytes) for one in products)
+def _products_ns(products: Iterable[Product], plan: Plan, gpu: Gpu, is_fp8: bool = False) -> float:
+    return sum(product_ns(one, gpu, plan.value_bytes, is_fp8) for one in products)
 
 
 def _at_efficiency(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     """The times if all products, attention's among them, reach the same part of the peak."""
     tokens = tokens_of(model, plan)
     moved = MOVED * layer_activations(model, plan)
-    layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)
+    flops = model.layer_flops(tokens) / plan.tensor
+    if plan.dtype == "fp8":  # linear parts take less, as if they had fewer operations
+        attention = 4.0 * model.sequence * model.hidden * tokens / plan.tensor
+        flops = attention + (flops - attention) * gpu.flops / gpu.fp8_flops
+    layer_ns = gpu.ns(flops, moved)
     head_ns = gpu.ns(model.head_flops(tokens) / plan.tensor)
     update_ns = STATE_BYTES_MOVED / gpu.memory_bytes_per_s * 1e9
     copy_ns = COPIED / gpu.memory_bytes_per_s * 1e9
@@ -155,6 +170,7 @@ def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
         "micro_batch": plan.micro_batch,
         "flash": plan.flash,
         "value_bytes": plan.value_bytes,
+        "dtype": plan.dtype,
     }
     return sizes | kinds
 
@@ -169,6 +185,7 @@ def _given(row: dict[str, Any], key: str) -> Any:
         "attention": 0,
         "flash": True,
         "value_bytes": 2,
+        "dtype": "bf16",
     }
     return row.get(key, usual.get(key))
 

@@ -50,6 +50,11 @@ class Gpu:
     def kernels(self) -> Kernels:
         return self.fitted or GENERATIONS[self.generation or LATEST]
 
+    @property
+    def fp8_flops(self) -> float:
+        """Operations a second at peak in FP8; 0: not known."""
+        return dict(self.facts.dense).get("fp8", 0.0)
+
     def ns(self, flops: float, moved_bytes: float = 0.0) -> float:
         """The time of matrix products, and of the kernels between them, which memory limits."""
         reached = self.flops * (EFFICIENCY if self.efficiency is None else self.efficiency)

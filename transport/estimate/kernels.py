@@ -38,6 +38,7 @@ LOSS_MOVED = 14.0
 # writes the values that dropout leaves, and a byte of its mask.
 MATRIX_MOVED = 4.0
 MASKED_MOVED = 3.0
+FP8_BYTES = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,34 @@ class Product:
         )
 
 
-def product_ns(product: Product, gpu: Gpu, value_bytes: float) -> float:
-    """The time of a product: of its waves of tiles, or of its matrices' way through memory."""
+def product_ns(product: Product, gpu: Gpu, value_bytes: float, is_fp8: bool = False) -> float:
+    """The time of a product: of its waves of tiles, or of its matrices' way through memory.
+
+    is_fp8: both matrices have 8 bits, and the result `value_bytes`. What a tile costs beside its
+    steps of k takes the same time then, of which more steps are computed.
+    """
     known = gpu.kernels
     m, n, k, count = product.m, product.n, product.k, product.count
-    peak = gpu.flops * known.products * gpu.clock
+    flops = gpu.fp8_flops if is_fp8 else gpu.flops
+    peak, depth = flops * known.products * gpu.clock, known.depth * flops / gpu.flops
     tiled_ns = min(
         _waves(ceil(m / rows) * ceil(n / columns) * count, gpu.sms)
-        * (2.0 * rows * columns * (k + known.depth))
+        * (2.0 * rows * columns * (k + depth))
         / (peak * share)
         for rows, columns, share in TILES
     )
-    moved = value_bytes * count * (m * k + k * n + m * n)
+    read_bytes = FP8_BYTES if is_fp8 else value_bytes
+    moved = count * (read_bytes * (m * k + k * n) + value_bytes * m * n)
     memory_ns = moved / (gpu.memory_bytes_per_s * known.memory)
     return max(tiled_ns, memory_ns) * 1e9 + known.launch_ns
+
+
+def cast_ns(values: float, gpu: Gpu, value_bytes: float) -> float:
+    """The time to cast values to FP8: they are read, and written also as their transpose, which
+    Hopper's products of backward need (Transformer Engine's cast_transpose)."""
+    moved = values * (value_bytes + 2 * FP8_BYTES)
+    known = gpu.kernels
+    return moved / (gpu.memory_bytes_per_s * known.memory) * 1e9 + known.launch_ns
 
 
 def _waves(tiles: float, sms: int) -> float:

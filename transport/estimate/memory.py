@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transport.estimate.activations import kept_activations, layer_activations, tokens_of
+from transport.estimate.kernels import FP8_BYTES
 from transport.estimate.models import Model
 from transport.estimate.pipelines import chunks_of, in_flight
 from transport.estimate.plan import Plan
@@ -90,7 +91,8 @@ def _stage(model: Model, plan: Plan, stage: int) -> Memory:
     flying = in_flight(plan, stage) * layers / len(chunks)
     activations, logits = _activations(model, plan, flying, is_last)
     return Memory(
-        parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,
+        parameters=(split if plan.zero == 3 else whole) * plan.value_bytes
+        + _fp8_bytes(plan, whole - ends),
         gradients=(split if plan.splits_gradients else whole) * plan.gradient_bytes,
         optimizer=(split if plan.zero >= 1 else whole) * ADAM_BYTES,
         activations=activations,
@@ -98,6 +100,16 @@ def _stage(model: Model, plan: Plan, stage: int) -> Memory:
         buffers=_buffers(model, plan, whole, ends),
         outside=CONTEXT_BYTES + NCCL_BYTES * _communicators(plan),
     )
+
+
+def _fp8_bytes(plan: Plan, linear: float) -> float:
+    """Bytes of parameters' copies in FP8 and of their transposes, which Transformer Engine keeps
+    from the first microbatch on; PyTorch casts them for each product.
+
+    linear: parameters of the layers of a stage.
+    """
+    keeps = plan.dtype == "fp8" and plan.framework == "megatron"
+    return 2 * FP8_BYTES * linear if keeps else 0.0
 
 
 def _layers(model: Model, plan: Plan, chunks: tuple[int, ...]) -> int:

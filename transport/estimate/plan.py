@@ -21,6 +21,7 @@ RECOMPUTES: dict[str, dict[str, Any]] = {
     "full": {"recompute": True},
 }
 SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
+DTYPES = ("bf16", "fp8")  # of the matrix products of a layer's linear parts
 FRAMEWORKS = ("pytorch", "compiled", "megatron")
 
 
@@ -63,7 +64,8 @@ class Plan:
     other product), or nothing. shard: ranks that ZeRO splits among, next to each other; the others
     are replicas of them (HSDP); 0: all. schedule: of the pipeline. overlap: operations of tensor
     parallelism run in parts beside the products that they depend on. overlap_context: keys and
-    values go around beside attention. framework: whose kernels and buffers count in memory.
+    values go around beside attention. framework: whose kernels and buffers count in memory. dtype:
+    of the products of linear parts of a layer; logits, attention and all else have 16 bits.
     """
 
     data: int = 1
@@ -87,6 +89,7 @@ class Plan:
     overlap: bool = False
     overlap_context: bool = False
     framework: str = "pytorch"
+    dtype: str = "bf16"
 
     @property
     def splits_gradients(self) -> bool:
@@ -193,6 +196,7 @@ class Plan:
         for name, known in (
             ("selective", SELECTIVE),
             ("framework", FRAMEWORKS),
+            ("dtype", DTYPES),
             ("schedule", SCHEDULES),
         ):
             if getattr(self, name) not in known:
@@ -247,5 +251,6 @@ class Plan:
         ]
         found += ["zero"] if self.zero in (1, 2) else []
         found += ["schedule"] if self.schedule != "1f1b" else []
+        found += ["dtype"] if self.dtype != "bf16" else []
         found += [name for name in ("overlap", "overlap_context") if getattr(self, name)]
         return found + (["shard"] if self.group("replicas").ranks > 1 and self.shard else [])

@@ -19,6 +19,7 @@ from transport.estimate.plan import Plan
 # computation was measured on one GPU, rounded up.
 MEASURED = (0.90, 1.10)
 OTHER_GPU = 2.0  # a GPU of a generation that no run of the fit had
+FP8 = 1.5  # products in FP8, in no run of the fit
 SMALL = 1.5  # products of fewer tiles than the GPU has SMs, or of a short k
 MANY = 1.3  # more GPUs than MANY_GPUS, of which stragglers and failures are part
 SMALL_TILE = 128
@@ -43,6 +44,9 @@ def range_of(step_ns: float, model: Model, plan: Plan, gpu: Gpu, measured: bool 
         if not gpu.generation:
             power *= OTHER_GPU
             wider.append(f"no runs of {gpu.name} were fitted")
+        if plan.dtype == "fp8":
+            power *= FP8
+            wider.append("no runs in FP8 were fitted")
         if _small(model, plan, gpu):
             power *= SMALL
             wider.append("small matrix products")
