@@ -18,7 +18,7 @@ from transport.estimate.kernels import (
     product_ns,
 )
 from transport.estimate.models import PRESETS, Model
-from transport.estimate.plan import Plan, PlanError
+from transport.estimate.plan import FRAMEWORKS, Plan, PlanError
 from transport.estimate.ranges import range_of
 
 # Tiles of 256 x 128 reach the whole peak of 1e12 operations a second, 100 of them at once.
@@ -227,3 +227,9 @@ def test_fp8__needs_a_rate_in_the_profile() -> None:
         of_gpu(MODEL, Plan(dtype="fp8"), GPU)
     assert "no runs in FP8 were fitted" in range_of(1.0, MODEL, Plan(dtype="fp8"), FP8_GPU).wider
     assert "dtype" in Plan(dtype="fp8").unchecked()
+
+
+def test_attention__compiled_models_have_that_of_pytorch() -> None:
+    times = {one: attention_ns(MODEL, Plan(framework=one), GPU) for one in FRAMEWORKS}
+    assert times["compiled"] == times["pytorch"] != times["megatron"]
+    assert of_gpu(MODEL, Plan(framework="compiled"), GPU).forward_ns > 0

@@ -125,7 +125,8 @@ def attention_ns(model: Model, plan: Plan, gpu: Gpu) -> tuple[float, float]:
         flops = CAUSAL * 4.0 * tokens * model.sequence * model.hidden / parts
         # Short sequences have few tiles, and more of them are cut by the mask.
         reached = gpu.flops * gpu.clock * model.sequence / (model.sequence + known.flash_tokens)
-        forward, backward = known.flash[plan.framework]
+        # torch.compile does not change the kernel of attention.
+        forward, backward = known.flash["megatron" if plan.framework == "megatron" else "pytorch"]
         forward_ns = flops / (reached * forward) * 1e9
         backward_ns = FLASH_BACKWARD * flops / (reached * backward) * 1e9
         return forward_ns + known.launch_ns, backward_ns + known.launch_ns
