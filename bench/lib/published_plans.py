@@ -10,10 +10,11 @@ from bench.lib.published_runs import PublishedRun
 from transport.estimate.computation import Computation
 from transport.estimate.gpus import names
 from transport.estimate.models import Model
-from transport.estimate.networks import NetworkError, of_links
+from transport.estimate.networks import Network, NetworkError, link, of_links
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.rounds import length_ns
 from transport.estimate.step import Step
+from transport.estimate.torus import parsed
 
 GRADIENT_BYTES = 4
 # Notes in `assumed` on what is recomputed: a part of the layers, or the operations with it.
@@ -24,6 +25,15 @@ OPERATIONS = "github.com/pytorch/torchtitan"  # whose other selective recomputat
 # f2e5db4, and question 1 in that of dgxc-benchmarking, whose logs have Transformer Engine's
 # userbuffers.
 NVIDIA = "github.com/NVIDIA"
+
+# Accelerator and chips of a slice -> its shape (docs.cloud.google.com/tpu/docs: v4, v5e, v5p, v6e).
+SLICES = {
+    ("tpu-v4", 64): "4x4x4",
+    ("tpu-v5p", 64): "4x4x4",
+    ("tpu-v5p", 512): "8x8x8",
+    ("tpu-v5e", 256): "16x16",
+    ("tpu-v6e", 256): "16x16",
+}
 
 Computing = Callable[[Model, Plan], Computation]
 
@@ -40,6 +50,8 @@ def plan_of(one: PublishedRun) -> Plan:
         raise NotExpressibleError(f"{one.dtype}: only 16 bits, and FP8")
     share = again_of(one)
     nvidia = one.generation != "A100" and one.publisher.startswith(NVIDIA)
+    is_pytorch = one.zero in (3, None) and one.generation != "TPU"
+    framework = "pytorch" if is_pytorch else "megatron"
     plan = Plan(
         data=one.data,
         tensor=one.tensor,
@@ -58,7 +70,8 @@ def plan_of(one: PublishedRun) -> Plan:
         sequence=one.sequence_parallel,
         # FSDP is PyTorch's; all else runs in Megatron-LM or its relatives, with fused kernels.
         overlap=nvidia and one.sequence_parallel and one.tensor > 1,
-        framework="pytorch" if one.zero in (3, None) else "megatron",
+        # XLA fuses kernels, too.
+        framework=framework,
         dtype="fp8" if one.dtype == "fp8" else "bf16",
     )
     try:
@@ -100,7 +113,19 @@ def estimated_s(one: PublishedRun, computing: Computing) -> float:
 
 def _step_s(one: PublishedRun, plan: Plan, computing: Computing) -> float:
     try:
-        network = of_links(one.between, one.inside, one.gpus_per_node, one.nics_per_node or None)
+        network = _network_of(one)
     except NetworkError as error:
         raise NotExpressibleError(str(error)) from None
     return length_ns(Step(one.model, plan, computing(one.model, plan), network)) / 1e9
+
+
+def _network_of(one: PublishedRun) -> Network:
+    """The network of a run: links to switches, or the torus of one slice of TPUs."""
+    if one.generation != "TPU":
+        return of_links(one.between, one.inside, one.gpus_per_node, one.nics_per_node or None)
+    if one.gpus > one.gpus_per_node:
+        raise NotExpressibleError("several slices of TPUs")
+    if (one.gpu, one.gpus) not in SLICES:
+        raise NotExpressibleError(f"no shape of {one.gpus} {one.gpu}")
+    torus = parsed(SLICES[one.gpu, one.gpus])
+    return Network(one.gpu, "links.toml", link(one.gpu), torus.chips, torus=torus)

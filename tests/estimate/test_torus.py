@@ -13,7 +13,7 @@ from transport.cli import weft
 from transport.estimate import collectives
 from transport.estimate.collectives import ShapeError
 from transport.estimate.networks import Link, Network, NetworkError, Protocol, link, of_links
-from transport.estimate.torus import OPERATIONS, Axis, Torus, estimate, parsed, terms
+from transport.estimate.torus import OPERATIONS, Axis, Torus, estimate, parsed, part_of, terms
 from transport.estimate.twisted import loads, neighbours
 
 GB = 10**9
@@ -228,4 +228,78 @@ def test_command__a_torus_and_sizes_after_the_operation() -> None:
 def test_command__steps_name_the_commands_that_know_tori(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(weft, ["estimate", *words, "--inside", "tpu-v5p"])
     assert done.exit_code == 2
-    assert "weft estimate compare" in " ".join(done.output.split())
+    assert "weft estimate train and collective (--torus SHAPE)" in " ".join(done.output.split())
+
+
+def lengths(torus: Torus) -> list[tuple[str, int, bool]]:
+    return [(one.name, one.length, one.is_closed) for one in torus.axes]
+
+
+def test_part_of__groups_have_whole_axes_and_a_part_of_the_last() -> None:
+    """4x4x8, numbered along x first: tensor 4 is x, data 32 is y and z."""
+    torus = parsed("4x4x8")
+    assert lengths(part_of(torus, 4, 1)) == [("x", 4, True)]
+    assert lengths(part_of(torus, 32, 4)) == [("y", 4, True), ("z", 8, True)]
+    assert lengths(part_of(torus, 128, 1)) == [("x", 4, True), ("y", 4, True), ("z", 8, True)]
+    assert lengths(part_of(torus, 8, 1)) == [("x", 4, True), ("y", 2, False)]
+    assert lengths(part_of(torus, 2, 1)) == [("x", 2, False)]
+    assert lengths(part_of(torus, 8, 16)) == [("z", 8, True)]
+    assert lengths(part_of(parsed("4x4:open"), 4, 4)) == [("y", 4, False)]
+    assert part_of(torus, 1, 1).chips == 1
+
+
+@pytest.mark.parametrize(("shape", "ranks", "stride"), [
+    ("4x4x8", 16, 8),  # every second one of y
+    ("4x4x8", 3, 1),
+    ("4x4x8", 256, 1),
+    ("4x4x8:twisted", 4, 1),
+])  # fmt: skip
+def test_part_of__others_are_refused(shape: str, ranks: int, stride: int) -> None:
+    with pytest.raises(ShapeError, match="do not fill its axes"):
+        part_of(parsed(shape), ranks, stride)
+
+
+STEP = (
+    *("train", "llama2-70b", "--gpu", "tpu-v4", "--torus", "4x4x8"),
+    *("--data", "32", "--tensor", "4", "--zero", "3"),
+)
+
+
+def test_train__collectives_of_a_step_are_those_of_the_axes() -> None:
+    """Tensor: 2 (3/4) S along x at two links of 45 GB/s; gathers: (31/32) S at four, y and z."""
+    done = CliRunner().invoke(weft, ["estimate", *STEP, "--json", "-"])
+    rows = {one["kind"]: one for one in json.loads(done.stdout)["operations"]}
+    tensor, gather = rows["tensor"], rows["parameters"]
+    assert (tensor["ranks"], gather["ranks"]) == (4, 32)
+    hop_ns = 500.0
+    bytes_ns = 2 * 3 / 4 * tensor["bytes"] / (2 * 45e9) * 1e9
+    assert tensor["each_ns"] == pytest.approx(bytes_ns + 2 * 2 * hop_ns)
+    bytes_ns = 31 / 32 * gather["bytes"] / (4 * 45e9) * 1e9
+    assert gather["each_ns"] == pytest.approx(bytes_ns + (2 + 4) * hop_ns)
+
+
+def test_train__a_torus_is_named_in_the_output() -> None:
+    done = CliRunner().invoke(weft, ["estimate", *STEP])
+    assert done.exit_code == 0, done.output
+    for text in ("torus 4x4x8 of tpu-v4; links to neighbours only", "twice the bandwidth of the"):
+        assert text in done.output
+    assert "usually linked as a torus" not in done.output
+    assert "between nodes" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--data", "64"), "--data: 256 accelerators in all (data x tensor): the torus 4x4x8 has"),
+        (("--pipeline", "2"), "--pipeline: 2: on a torus, only data, tensor and shard"),
+        (("--between", "ethernet-400"), "--torus has no switches: leave out --between"),
+        (("--gpu", "h100"), "nvlink4 leads to a switch"),
+        (("--gpu", "h100", "--inside", "tpu-v4", "--compare", "pcie4"), "leave out --compare"),
+        (("--torus", "4x4xq"), "torus: 4x4xq: give up to 4 lengths"),
+        (("--torus", "8x4x4"), "32 accelerators that share data do not fill"),
+    ],
+)
+def test_train__what_is_no_step_on_a_torus(words: tuple[str, ...], says: str) -> None:
+    done = CliRunner().invoke(weft, ["estimate", *STEP, *words])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())

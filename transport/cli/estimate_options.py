@@ -23,6 +23,7 @@ LINK_OPTIONS = (
     *("between", "inside", "gpus_per_node", "nics_per_node", "pcie", "links_file"),
     *SHARING_OPTIONS,
 )
+TORUS_OPTIONS = ("inside", "links_file")  # those of them that --torus needs, too
 # Field of a training plan -> the option that sets it, if their names differ.
 OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -180,6 +181,32 @@ def network_of(given: dict[str, Any]) -> Network:
         return of_links(between, inside, gpus, nics, pcie, sharing, with_file(links_file))
 
 
+def torus_of(shape: str, given: dict[str, Any], gpu: Gpu) -> Network:
+    """The torus that --torus gives, with the link of --inside or, without it, the accelerator's.
+
+    Takes the options of networks out of `given`; those of switches may not be said.
+    """
+    from transport.estimate.networks import Network, link, links, own_link
+    from transport.estimate.torus import check_link, parsed
+
+    source = click.get_current_context().get_parameter_source
+    known, inside = known_links(), given["inside"]
+    others = [name for name in (*LINK_OPTIONS, "network_file") if name not in TORUS_OPTIONS]
+    for one in others:
+        if source(one) is ParameterSource.COMMANDLINE:
+            option = "network" if one == "network_file" else one
+            raise click.UsageError(f"--torus has no switches: leave out {_option(option)}")
+    for one in (*LINK_OPTIONS, "network_file"):
+        given.pop(one)
+    name = inside or own_link(gpu.name, gpu.facts.links, known)
+    if name is None:
+        raise click.UsageError("--torus: what links the accelerators? Give --inside, as tpu-v4")
+    torus, used = parsed(shape), link(name, known)
+    check_link(name, used)
+    numbers = "numbers of links.toml" if name in links() else "numbers of your own file"
+    return Network(f"torus {torus} of {name}", numbers, used, torus.chips, torus=torus)
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -222,6 +249,6 @@ def torus_notes(gpu: Gpu) -> list[str]:
     if name is None or not known[name].is_of_torus:
         return []
     return [
-        f"{gpu.name} is usually linked as a torus ({name}), which steps are not estimated on: the "
-        "links above count"
+        f"{gpu.name} is usually linked as a torus ({name}), which only train --torus estimates "
+        "steps on: the links above count"
     ]

@@ -17,6 +17,7 @@ from transport.cli.estimate_options import (
     network_options,
     notes_of,
     torus_notes,
+    torus_of,
     usage_errors,
 )
 from transport.cli.options import HTML, InputFile, output_file
@@ -198,6 +199,12 @@ def step_options(command: Any) -> Any:
 @click.command("train")
 @step_options
 @click.option(
+    "--torus",
+    metavar="SHAPE",
+    help="All accelerators form a torus, such as 4x4x8, with the link of --inside or that of the "
+    "accelerator's profile; tensor parallel ones fill its first axes.",
+)
+@click.option(
     "--compare",
     "others",
     metavar="LINK",
@@ -225,7 +232,13 @@ def step_options(command: Any) -> Any:
     help="Write one page with all tables and pictures.",
 )
 @json_option
-def command(model: str, others: tuple[str, ...], json_path: str | None, **given: Any) -> None:
+def command(
+    model: str,
+    torus: str | None,
+    others: tuple[str, ...],
+    json_path: str | None,
+    **given: Any,
+) -> None:
     """Estimate a training step of MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
 
     \b
@@ -233,19 +246,20 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
       weft estimate train llama3-8b --data 64 --zero 3 --inside nvlink4 --between ethernet-400
       weft estimate train gpt3-175b --data 16 --tensor 8 --pipeline 8 --batch 1536 --recompute \\
           --gpu a100-80 --inside nvlink3 --between infiniband-200
+      weft estimate train llama2-70b --gpu tpu-v4 --torus 4x4x8 --data 32 --tensor 4 --zero 3
     """
     from transport.estimate.training import as_json, train
 
     files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
     files.prepare()
-    if others and given["network_file"] is not None:
-        raise click.UsageError("--compare: give links with --between, not --network")
+    _check_together(torus, others, files, given)
     between = given["between"]
     links = {link: network_of(given | {"between": link}) for link in others}
-    network = network_of(given)
+    network = network_of(given) if torus is None else None
     with usage_errors():
         shape = model_of(model, given)
         computing = Computing.taken(given)
+        network = network or torus_of(str(torus), given, computing.gpu)
         plan = plan_of(given)
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
@@ -259,15 +273,8 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
             said.tables.append(compared_table(compared))
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
     if json_path is not None:
-        inputs = {
-            "model": vars(shape),
-            "plan": vars(plan),
-            "gpu": computing.gpu.name,
-            "efficiency": computing.gpu.efficiency,
-            "computation": vars(computation),
-            "network": network.name,
-            "range": vars(expected),
-        }
+        inputs = _inputs_json(shape, plan, computing, computation)
+        inputs |= {"network": network.name, "range": vars(expected)}
         more = {"compared": {link: as_json(one) for link, one in compared.items()}}
         write_json(inputs | as_json(found) | (more if others else {}), json_path)
         return
@@ -275,6 +282,28 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
         print_table(heads, rows)
         click.echo()
     click.echo("\n".join(said.lines))
+
+
+def _check_together(
+    torus: str | None, others: tuple[str, ...], files: Files, given: dict[str, Any]
+) -> None:
+    """Raises a usage error for options that exclude each other."""
+    if others and given["network_file"] is not None:
+        raise click.UsageError("--compare: give links with --between, not --network")
+    if torus is not None and (others or files.curves or files.page):
+        raise click.UsageError("--torus: leave out --compare, --curves and --html")
+
+
+def _inputs_json(
+    model: Model, plan: Plan, computing: Computing, computation: Computation
+) -> dict[str, Any]:
+    return {
+        "model": vars(model),
+        "plan": vars(plan),
+        "gpu": computing.gpu.name,
+        "efficiency": computing.gpu.efficiency,
+        "computation": vars(computation),
+    }
 
 
 @dataclass(frozen=True)
@@ -409,7 +438,10 @@ def report(
         (OPERATION_HEADS, [_operation(row, plan) for row in found.rows]),
         (
             ["change", "step"],
-            [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()],
+            [
+                [_change(name, network), percent(ratio - 1, signed=True)]
+                for name, ratio in found.gains.items()
+            ],
         ),
     ]
     lines = [
@@ -418,6 +450,11 @@ def report(
         *_inputs(plan, network, computing),
     ]
     return Report(tables, [*lines, *_notes(found, plan, network, computing)])
+
+
+def _change(name: str, network: Network) -> str:
+    """The name of a change in Training.gains, in words of the network."""
+    return name if network.torus is None else name.replace("between nodes", "of the links")
 
 
 def _operation(row: Row, plan: Plan) -> list[str]:
@@ -489,7 +526,9 @@ def _parts_of(memory: Memory) -> str:
 
 def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
     """Lines about the inputs of the estimate, many of which are defaults."""
-    if network.inside is None:
+    if network.torus is not None:
+        node = "links to neighbours only"
+    elif network.inside is None:
         node = "every GPU alone in its node, with a NIC"
     else:
         node = f"{network.gpus_per_node} GPUs a node"
@@ -502,7 +541,9 @@ def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
 
 def _notes(found: Training, plan: Plan, network: Network, computing: Computing) -> list[str]:
     made = []
-    if network.inside is None and plan.gpus > 1:
+    if network.torus is not None:
+        made.append("torus: the latency of a call is not known and not in the times")
+    elif network.inside is None and plan.gpus > 1:
         made.append(
             f"without --inside these are {plan.gpus:,} nodes of one GPU each; for GPUs of one "
             "node, give the link between them, such as --inside nvlink4"
@@ -514,13 +555,16 @@ def _notes(found: Training, plan: Plan, network: Network, computing: Computing) 
         )
     if found.unchecked:
         made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
-    made += computation_notes(computing)
+    made += computation_notes(computing, network.torus is not None)
     made += notes_of(network, any(row.extrapolated for row in found.rows))
     return [f"note: {one}" for one in made]
 
 
-def computation_notes(computing: Computing) -> list[str]:
-    """Notes on where the time of computation comes from, and on the GPU's own links."""
+def computation_notes(computing: Computing, is_torus: bool = False) -> list[str]:
+    """Notes on where the time of computation comes from, and on the GPU's own links.
+
+    is_torus: the step is on a torus.
+    """
     made = []
     if computing.file is not None:
         made.append(f"computation as measured on one GPU: {computing.file.name}")
@@ -530,4 +574,4 @@ def computation_notes(computing: Computing) -> list[str]:
             f"kernels' speed is fitted to published runs (of {fitted}): measure it, and give "
             "--computation or --efficiency"
         )
-    return made + torus_notes(computing.gpu)
+    return made + ([] if is_torus else torus_notes(computing.gpu))

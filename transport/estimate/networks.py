@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transport.estimate.names import matched
 from transport.estimate.sharing import NOTHING, Sharing
@@ -28,6 +28,9 @@ from transport.estimate.tables import (
 from transport.ground import toml
 from transport.ground.text import similar
 from transport.ground.units import bytes_text
+
+if TYPE_CHECKING:
+    from transport.estimate.torus import Torus
 
 LINKS = Path(__file__).parent / "links.toml"
 # Kinds of links, which have their latencies in links.toml; a network joins nodes.
@@ -119,7 +122,8 @@ class Network:
     pairs: the link as AllToAll and sends use it; None: as collectives do. calibrated: the range of
     the measurements behind it; None: the numbers are those of links.toml. slowdown: the factors
     by which computation and communication slow each other while both run. sharing: what limits
-    several GPUs, or several kinds of traffic, together.
+    several GPUs, or several kinds of traffic, together. torus: the accelerators of a step, whose
+    links to neighbours `between` is; None: they are linked by switches.
     """
 
     name: str
@@ -132,6 +136,7 @@ class Network:
     notes: tuple[str, ...] = field(default=())
     slowdown: Slowdown = NONE
     sharing: Sharing = NOTHING
+    torus: Torus | None = None
 
     def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""
@@ -252,7 +257,7 @@ def of_links(
         if one is not None and one.is_of_torus:
             raise NetworkError(
                 f"{name} links the neighbours of a torus, not GPUs to a switch: tori have "
-                "weft estimate collective (--torus SHAPE) and weft estimate compare"
+                "weft estimate train and collective (--torus SHAPE), and compare"
             )
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:

@@ -25,6 +25,7 @@ from transport.estimate.pipelines import (
 )
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, IDLE, Task
+from transport.estimate.torus import estimate as estimate_on_torus, part_of
 
 MAIN = "main"  # the stream of computation, and of communication that computation waits for
 ASIDE = "aside"  # the stream of communication that runs beside another microbatch's computation
@@ -139,15 +140,25 @@ class Step:
         ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
         if operation == "send":
             ranks, nodes = 2, min(nodes, 2)
-        key = operation, size_bytes, ranks, nodes
+        # On a torus, groups of as many ranks differ by their axes.
+        key = operation, size_bytes, ranks, nodes if self.network.torus is None else group.stride
         if key not in self.known:
-            self.known[key] = estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+            self.known[key] = self._estimated(operation, size_bytes, ranks, nodes, group)
         each = self.known[key]
         if self.network.extrapolates(operation, size_bytes, ranks):
             self.beyond.add(kind)
         found, count = self.used.get(kind, (Message(kind, operation, group, size_bytes, each), 0))
         self.used[kind] = found, count + times
         return each
+
+    def _estimated(
+        self, operation: str, size_bytes: float, ranks: int, nodes: int, group: Group
+    ) -> Estimate:
+        torus = self.network.torus
+        if torus is None:
+            return estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+        part = part_of(torus, ranks, group.stride)
+        return estimate_on_torus(part, self.network.between, operation, size_bytes)
 
     def add(
         self, name: str, stage: int, stream: str, kind: str, ns: float, after: Sequence[str] = ()

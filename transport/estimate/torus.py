@@ -138,6 +138,33 @@ def parsed(text: str) -> Torus:
     return torus
 
 
+def part_of(torus: Torus, ranks: int, stride: int) -> Torus:
+    """The part of a torus that a group of accelerators is: `ranks`, each `stride` after the other.
+
+    They are numbered along the first axis, then along the next one. A group has whole axes, and of
+    the last one a part, which is open. ShapeError: it skips accelerators of an axis, or has no
+    such shape.
+    """
+    left, axes = ranks, []
+    for axis in torus.axes:
+        if stride > 1:
+            if stride % axis.length:
+                break
+            stride //= axis.length
+        elif left > 1 and left % axis.length == 0:
+            axes.append(axis)
+            left //= axis.length
+        elif left > 1 and axis.length % left == 0:
+            axes.append(Axis(axis.name, left, is_closed=False))
+            left = 1
+    if stride > 1 or left > 1 or torus.is_twisted:
+        raise ShapeError(
+            f"torus: {torus}: {ranks} accelerators that share data do not fill its axes: give "
+            "another shape, the axes of tensor parallel ones first, not twisted"
+        )
+    return Torus(tuple(axes) or (Axis(AXES[0], 1),))
+
+
 def terms(torus: Torus, operation: str, size_bytes: float) -> Terms:
     """The hops that wait for each other, and the bytes that the busiest link carries one way.
 

@@ -97,6 +97,7 @@ def train(
     """
     plan.check(model)
     check_nodes(plan, network.gpus_per_node)
+    check_torus(plan, network)
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
     rounds = rounds_of(step)
@@ -149,6 +150,23 @@ def check_nodes(plan: Plan, each: int) -> None:
             f"tensor: {shared} GPUs share a layer: they must divide the {each} GPUs of "
             "a node, or fill nodes",
             f"tensor x context neither divides the {each} GPUs of a node nor fills nodes",
+        )
+
+
+def check_torus(plan: Plan, network: Network) -> None:
+    """Raises PlanError if the network is a torus of another size, or the plan is not for one."""
+    if network.torus is None:
+        return
+    for name in ("pipeline", "context", "expert"):
+        if getattr(plan, name) > 1:
+            raise PlanError(
+                f"{name}: {getattr(plan, name)}: on a torus, only data, tensor and shard are "
+                "estimated: give 1"
+            )
+    if plan.gpus != network.torus.chips:
+        raise PlanError(
+            f"data: {plan.gpus:,} accelerators in all (data x tensor): the torus {network.torus} "
+            f"has {network.torus.chips:,}"
         )
 
 
