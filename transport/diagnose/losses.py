@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import queues
 from transport.diagnose.alone import LASTING
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, shared
 from transport.diagnose.loss_places import (
     LOSS_ADVICE,
     LOSS_QUERY,
@@ -64,10 +64,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     span = seen.recent(at, rule)
     lost, sent = lost_and_sent(paths, span)
-    if lost.sum() < LOSSES_MIN:
-        return None
     found = lossiest(seen, paths, lost, sent) or lossy_somewhere(lost, sent)
-    if found is None:
+    if found is None or lost.sum() < LOSSES_MIN:
         return None
     place, mine = found.place, found.paths
     down = float(paths.downs[span].sum(axis=0)[mine].sum())
@@ -81,15 +79,14 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if queued or (place.kind == "link" and not at_random and is_loaded(paths, span, place.name)):
         return None
     often = lossy_windows(paths, span, mine)
-    in_every_window = found.rate >= HOST_LOSS_RATE and often == span.stop - span.start
+    # If routes are known, losses of a single pair point to no link or NIC.
+    has_place = place.kind in (("link", "nic") if paths.names else ("link", "nic", "pair"))
     # Full queues make paths unusable, too, and so at more than one place.
     down_alone = failed and found.other_rate < RIVAL_SHARE * found.rate
     clear = down_alone or at_random or _is_clear(paths, at, found)
-    # If routes are known, losses of a single pair point to no link or NIC.
-    has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
-    certain = has_place and clear and (queued is False or failed)
     # Few losses that cost nothing may be those of a queue that was full for a moment.
-    certain = certain and (found.rate >= FEW_RATE or not costs_nothing(seen, span))
+    clear = clear and (found.rate >= FEW_RATE or not costs_nothing(seen, span))
+    certain = has_place and clear and (queued is False or failed)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (not failed or at < rule.of - 1):
@@ -102,7 +99,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         shared(
             confidence_of(min(found.rate / LOSS_RATE_MIN, lost[mine].sum() / LOSSES_MIN)), place
         ),
-        certain and (in_every_window or not _may_be_a_socket(seen, place)),
+        certain and not _may_be_a_socket(seen, span, found, often),
         text,
         LOSS_QUERY,
         LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
@@ -145,13 +142,14 @@ def _at_random(paths: Paths, at: int, mine: Array) -> bool:
     return always and singly(paths, span, mine, float(rates.mean())) >= SINGLY
 
 
-def _may_be_a_socket(seen: Seen, place: Place) -> bool:
+def _may_be_a_socket(seen: Seen, span: slice, found: Lossy, often: int) -> bool:
     """Whether a host's full socket may have lost the packets, rather than the place.
 
     A host whose socket overflows also loses many packets at once, but seldom. Only losses in every
-    window tell a lossy NIC from it. Simulated hosts have no sockets.
+    window tell a lossy NIC from it. Simulated hosts have no sockets. often: windows with losses.
     """
-    return not seen.facts.simulated and place.kind != "link"
+    in_every_window = found.rate >= HOST_LOSS_RATE and often == span.stop - span.start
+    return not (in_every_window or seen.facts.simulated or found.place.kind == "link")
 
 
 def evidence_of_losses(found: Lossy, lost: Array, sent: Array, queued: bool | None) -> str:
