@@ -17,7 +17,8 @@ class Model:
 
     gated: the MLP has three matrices (SwiGLU) instead of two. kv_heads: heads of keys and values.
     experts, active: experts of a layer, and how many of them each token uses. attention: parameters
-    of a layer's attention; 0: computed from its heads.
+    of a layer's attention; 0: computed from its heads. more: parameters that equal layers do not
+    count, less those that they count too often; estimates of time and memory do not have them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Model:
     active: int = 1
     tied: bool = False
     attention: int = 0
+    more: int = 0
 
     @property
     def head_size(self) -> int:
@@ -62,7 +64,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.embedding_parameters
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.more
 
     def layer_flops(self, tokens: float) -> float:
         """Floating-point operations of one layer's forward pass, for tokens of whole sequences.

@@ -1,0 +1,229 @@
+"""Reads a model and a plan from arguments of Megatron-LM.
+
+Names and defaults are those of github.com/NVIDIA/Megatron-LM (megatron/training/arguments.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from transport.estimate.configs.arguments import OFF, ON, arguments_of
+from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, shown
+from transport.estimate.configs.layers import (
+    Experts,
+    Latent,
+    dense_layers,
+    with_experts,
+    with_head_size,
+)
+from transport.estimate.models import Model
+
+NAMES = {
+    "layers": ("num_layers",),
+    "hidden": ("hidden_size",),
+    "heads": ("num_attention_heads",),
+    "sequence": ("seq_length", "encoder_seq_length"),
+    "vocabulary": ("padded_vocab_size", "vocab_size"),
+}
+DEGREES = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "micro_batch": "micro_batch_size",
+    "batch": "global_batch_size",
+}
+OFFLOADS = ("optimizer_cpu_offload", "cpu_offloading", "fine_grained_activation_offloading")
+_RUN = re.compile(r"\[([01])\]\*([0-9]{1,4})")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+def is_megatron(text: str, is_yaml: bool) -> bool:
+    found = arguments_of(text, is_yaml)
+    return any(name in found for name in (*DEGREES.values(), "num_layers"))
+
+
+def of_megatron(text: str, is_yaml: bool, sizes: Sizes, has_model: bool) -> Given:
+    """The plan, and the model unless another one counts. ConfigError."""
+    notes: list[str] = []
+    values = {name: _value(one) for name, one in arguments_of(text, is_yaml).items()}
+    unknown = [name for name, one in values.items() if isinstance(one, str) and "$" in one]
+    if unknown:
+        named = ", ".join(f"{_spelled(name)} ({values[name]})" for name in unknown[:8])
+        notes.append(f"the script does not set the variables of {named}")
+    values = {name: one for name, one in values.items() if name not in unknown}
+    keys = Keys({name.replace("_", "-"): one for name, one in values.items()}, "--{}")
+    args = _Arguments(keys)
+    for name in OFFLOADS:
+        if args.flag(name):
+            raise ConfigError(
+                f"{_spelled(name)} is not estimated: remove it to estimate the step without "
+                "offloading"
+            )
+    options: dict[str, Any] = {"framework": "megatron"}
+    layers = args.number("num_layers", "layers")
+    model = None if has_model else _model(args, sizes, notes)
+    _plan(args, options, (model.layers if model is not None else layers) or 0, notes)
+    return Given("Megatron-LM", model, options, None, keys.taken, keys.unused, tuple(notes))
+
+
+class _Arguments:
+    """Arguments by their names with underscores."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+
+    def number(self, name: str, becomes: str, least: int = 1) -> int | None:
+        return self.keys.number(name.replace("_", "-"), name=becomes, least=least)
+
+    def flag(self, name: str, becomes: str = "", default: bool = False) -> bool:
+        key = name.replace("_", "-")
+        found = self.keys.flag(key, default)
+        if found and becomes and key in self.keys:
+            self.keys.take(key, becomes, ON)
+        return found
+
+    def text(self, name: str) -> str:
+        found = self.keys.value(name.replace("_", "-"))
+        return "" if found is None else str(found)
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _value(text: str) -> Any:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return {ON: True, OFF: False, "none": None, "null": None}.get(text.lower(), text)
+
+
+def _model(args: _Arguments, sizes: Sizes, notes: list[str]) -> Model:
+    spelled = {name: tuple(key.replace("_", "-") for key in keys) for name, keys in NAMES.items()}
+    found = args.keys.sizes(spelled, sizes, "a model of Megatron-LM")
+    hidden = found["hidden"]
+    gated = args.flag("swiglu", "gated MLP")
+    tied = not args.flag("untie_embeddings_and_output_weights", "untied embeddings")
+    usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
+    groups = args.number("num_query_groups", "kv_heads") or 1
+    grouped = args.flag("group_query_attention", "grouped queries")
+    longest = args.number("max_position_embeddings", "longest sequence") or 0
+    is_learned = args.text("position_embedding_type") in ("", "learned_absolute")
+    is_learned = is_learned and not args.flag("use_rotary_position_embeddings")
+    model = Model(
+        name="megatron",
+        **found,
+        ffn=sizes.get("ffn") or args.number("ffn_hidden_size", "ffn") or usual,
+        kv_heads=sizes.get("kv_heads") or (groups if grouped else 0),
+        gated=gated,
+        tied=tied,
+        more=longest * hidden if is_learned else 0,
+    )
+    if args.flag("multi_latent_attention", "latent attention"):
+        model = _latent(model, args)
+    else:
+        model = with_head_size(model, args.number("kv_channels", "head size"), notes)
+    return _with_experts(model, args, sizes, notes)
+
+
+def _latent(model: Model, args: _Arguments) -> Model:
+    """Sizes of the parts have defaults, those of Megatron's MLATransformerConfig."""
+    latent = Latent(
+        args.number("q_lora_rank", "attention", least=0) or 0,
+        args.number("kv_lora_rank", "attention") or 512,
+        args.number("qk_head_dim", "attention") or 128,
+        args.number("qk_pos_emb_head_dim", "attention") or 64,
+        args.number("v_head_dim", "attention") or 128,
+    )
+    attention = latent.parameters(model.hidden, model.heads)
+    return Model(**(vars(model) | {"attention": attention}))
+
+
+def _with_experts(model: Model, args: _Arguments, sizes: Sizes, notes: list[str]) -> Model:
+    count = sizes.get("experts") or args.number("num_experts", "experts", least=0)
+    if not count or count == 1:
+        return model
+    active = sizes.get("active") or args.number("moe_router_topk", "active") or 2
+    each = args.number("moe_ffn_hidden_size", "ffn of an expert") or model.ffn
+    shared = args.number("moe_shared_expert_intermediate_size", "shared ffn", least=0) or 0
+    pattern = args.text("moe_layer_freq").replace(" ", "").strip("'\"")
+    runs = _RUN.findall(pattern)
+    if pattern and not runs and not pattern.isdecimal():
+        notes.append(f"--moe-layer-freq {shown(pattern)} is estimated as experts in all layers")
+    every = int(pattern) if pattern.isdecimal() and 0 < len(pattern) < 5 else 1
+    dense = dense_layers(model.layers, every=every or 1)
+    if runs:
+        dense = min(sum(int(count) for kind, count in runs if kind == "0"), model.layers)
+        args.keys.take("moe-layer-freq", "layers without experts", dense)
+    return with_experts(model, Experts(count, active, each, shared, dense, model.ffn), notes)
+
+
+def _plan(args: _Arguments, options: dict[str, Any], layers: int, notes: list[str]) -> None:
+    for option, name in DEGREES.items():
+        if (found := args.number(name, option)) is not None:
+            options[option] = found
+    if args.flag("sequence_parallel", "sequence-parallel"):
+        options["split_sequence"] = True
+    if args.flag("tp_comm_overlap", "overlap-tensor"):
+        options["overlap"] = True
+    options["zero"] = 1 if args.flag("use_distributed_optimizer", "zero 1:") else 0
+    if any(args.flag(f"use_{name}", "zero 3:") for name in ("torch_fsdp2", "megatron_fsdp")):
+        options["zero"] = 3
+    _data(args, options, notes)
+    _interleave(args, options, layers)
+    _again(args, options, notes)
+    # Gradients in bf16 are summed in fp32 (arguments.py); those in fp16 only with the option.
+    is_half = args.flag("bf16", "value_bytes 2:"), args.flag("fp16", "value_bytes 2:")
+    options["value_bytes"] = 2 if any(is_half) else 4
+    wide = args.flag("accumulate_allreduce_grads_in_fp32", "gradient_bytes 4:")
+    options["gradient_bytes"] = 4 if wide or not is_half[1] else 2
+    if args.text("fp8_format") or args.text("fp8"):
+        notes.append("FP8 is estimated as 16 bits")
+
+
+def _data(args: _Arguments, options: dict[str, Any], notes: list[str]) -> None:
+    """Data parallel ranks are what the launcher's processes leave."""
+    nodes, each = args.number("nnodes", "nodes"), args.number("nproc_per_node", "GPUs a node")
+    world = args.number("world_size", "GPUs") or (each * (nodes or 1) if each else None)
+    if each:
+        options["gpus_per_node"] = each
+    others = 1
+    for name in ("tensor", "pipeline", "context"):
+        others *= options.get(name, 1)
+    if world is None:
+        notes.append("the number of GPUs is not in the file: --data")
+        return
+    if world % others:
+        raise ConfigError(
+            f"{world} GPUs are no multiple of tensor x pipeline x context, {others}: correct the "
+            "file, or give --data"
+        )
+    options["data"] = world // others
+    notes.append(f"{world} GPUs / {others} = {world // others} data parallel replicas")
+
+
+def _interleave(args: _Arguments, options: dict[str, Any], layers: int) -> None:
+    stages = options.get("pipeline", 1)
+    chunks = args.number("num_virtual_stages_per_pipeline_rank", "interleave")
+    each = args.number("num_layers_per_virtual_pipeline_stage", "layers of a chunk")
+    if each and layers and stages > 1:
+        if layers % (stages * each):
+            raise ConfigError(
+                f"--num-layers-per-virtual-pipeline-stage: {each}: {layers} layers of {stages} "
+                "stages cannot be split so"
+            )
+        chunks = layers // stages // each
+    if chunks and stages > 1:
+        options["interleave"] = chunks
+
+
+def _again(args: _Arguments, options: dict[str, Any], notes: list[str]) -> None:
+    kind = args.text("recompute_granularity")
+    if args.flag("recompute_activations", "recompute selective:"):
+        options["recompute"] = "selective"
+    if kind in ("selective", "full"):
+        options["recompute"] = kind
+        args.keys.take("recompute-granularity", "recompute", kind)
+    if kind == "full" and args.text("recompute_method") == "block":
+        notes.append("--recompute-method block is estimated as the recomputation of all layers")

@@ -1,0 +1,168 @@
+"""Reads what torchtitan's TOML says about a model and a plan.
+
+Keys are those of github.com/pytorch/torchtitan (torchtitan/config/job_config.py), with the older
+names of batch and degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, shown
+from transport.estimate.models import PRESETS, Model
+
+FLAVORS = {
+    ("llama3", "8B"): "llama3-8b",
+    ("llama3", "70B"): "llama3-70b",
+    ("llama3", "405B"): "llama3-405b",
+    ("llama2", "7B"): "llama2-7b",
+    ("llama2", "70B"): "llama2-70b",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+}
+SECTIONS = ("model", "training", "parallelism", "experimental", "activation_checkpoint")
+# Schedules of torch.distributed.pipelining -> that of the estimate, and its chunks of a stage.
+SCHEDULES = {
+    "1f1b": ("1f1b", 1),
+    "interleaved1f1b": ("1f1b", 2),
+    "zbvzerobubble": ("zero-bubble", 1),
+    "interleavedzerobubble": ("zero-bubble", 1),
+}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def is_torchtitan(values: Mapping[str, Any]) -> bool:
+    return any(isinstance(values.get(section), dict) for section in SECTIONS)
+
+
+def of_torchtitan(values: Mapping[str, Any], sizes: Sizes, has_model: bool) -> Given:
+    """The plan of torchtitan's TOML, and its model unless another one counts. ConfigError."""
+    flat = {
+        f"{section}.{key}": value
+        for section, each in values.items()
+        if isinstance(each, dict)
+        for key, value in each.items()
+    }
+    keys = Keys(flat)
+    notes: list[str] = []
+    options: dict[str, Any] = {}
+    model = None if has_model else _model(keys, sizes)
+    length = keys.number("training.seq_len", name="sequence")
+    if length is not None and model is not None and "sequence" not in sizes:
+        model = replace(model, sequence=length)
+    _degrees(keys, options, notes)
+    _pipeline(keys, options, notes)
+    accumulation = _batches(keys, options)
+    _again(keys, options, notes)
+    if keys.flag("compile.enable") or keys.flag("training.compile"):
+        options["framework"] = "compiled"
+        keys.take("compile.enable", "framework", "compiled")
+    for key, name in (("param", "value_bytes"), ("reduce", "gradient_bytes")):
+        kind = keys.text(f"training.mixed_precision_{key}")
+        if kind in BYTES:
+            options[name] = BYTES[kind]
+            keys.take(f"training.mixed_precision_{key}", name, BYTES[kind])
+    return Given("torchtitan", model, options, accumulation, keys.taken, keys.unused, tuple(notes))
+
+
+def _model(keys: Keys, sizes: Sizes) -> Model:
+    name, flavor = keys.text("model.name"), keys.text("model.flavor")
+    known = FLAVORS.get((name.lower().replace("llama3.1", "llama3"), flavor))
+    if known is None:
+        every = ", ".join(f"{one} {size}" for one, size in FLAVORS)
+        raise ConfigError(
+            f"model.name {shown(name)} with model.flavor {shown(flavor)} is not known: known are "
+            f"{every}; for others give the model, and this file with --config"
+        )
+    keys.take("model.name", "model", known)
+    keys.take("model.flavor", "model", known)
+    return Model(**(vars(PRESETS[known]) | dict(sizes)))
+
+
+def _degree(keys: Keys, name: str, becomes: str, least: int = 1) -> int | None:
+    """A degree of parallelism, in the section parallelism or where older versions have it."""
+    places = [f"{section}.{name}_degree" for section in ("parallelism", "training", "experimental")]
+    return keys.number(*places, name=becomes, least=least)
+
+
+def _degrees(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
+    for name, option in (
+        ("tensor_parallel", "tensor"),
+        ("pipeline_parallel", "pipeline"),
+        ("context_parallel", "context"),
+        ("expert_parallel", "expert"),
+    ):
+        if (found := _degree(keys, name, option)) is not None:
+            options[option] = found
+    if options.get("tensor", 1) > 1:
+        options["split_sequence"] = True  # torchtitan's tensor parallelism always does
+    if keys.flag("parallelism.enable_async_tensor_parallel"):
+        options["overlap"] = True
+        keys.take("parallelism.enable_async_tensor_parallel", "overlap-tensor", "true")
+    copies = _degree(keys, "data_parallel_replicate", "replicas") or 1
+    shard = _degree(keys, "data_parallel_shard", "zero 3 among", least=-1)
+    shard = -1 if shard is None else shard
+    options["zero"] = 0 if shard == 1 and copies > 1 else 3
+    if shard > 0:
+        options["data"] = copies * shard
+    else:
+        notes.append("data_parallel_shard_degree -1 takes all other GPUs: --data says how many")
+    if copies > 1 and shard > 1:
+        options["shard"] = shard * options.get("context", 1)
+    if copies > 1 and shard == -1:
+        notes.append(f"replicas {copies}: --shard is --data divided by {copies}, times context")
+
+
+def _pipeline(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
+    name = "parallelism.pipeline_parallel_schedule"
+    kind = keys.text(name)
+    if options.get("pipeline", 1) == 1 or not kind:
+        return
+    known = SCHEDULES.get(kind.lower())
+    if known is None:
+        notes.append(f"{name} {shown(kind)} is estimated as 1f1b")
+        return
+    options["schedule"] = known[0]
+    keys.take(name, "schedule", known[0])
+    if known[1] > 1:
+        options["interleave"] = known[1]
+        notes.append(f"{kind}: {known[1]} chunks of a stage, as is torchtitan's default")
+
+
+def _batches(keys: Keys, options: dict[str, Any]) -> int | None:
+    """Takes the batch sizes; returns the microbatches of a step in each replica."""
+    local = keys.number("training.local_batch_size", "training.batch_size", name="local batch")
+    whole = keys.number("training.global_batch_size", name="batch", least=-1)
+    if whole is not None and whole > 0:
+        options["batch"] = whole
+    if options.get("pipeline", 1) > 1:
+        micro = keys.number("parallelism.pipeline_parallel_microbatch_size", name="micro_batch")
+        micro = micro or 1
+    else:
+        micro = local or 1
+    options["micro_batch"] = micro
+    if local is None or "batch" in options:
+        return None
+    if local % micro:
+        raise ConfigError(
+            f"training.local_batch_size: {local}: must be a multiple of "
+            f"parallelism.pipeline_parallel_microbatch_size, {micro}"
+        )
+    return local // micro
+
+
+def _again(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
+    """What is recomputed."""
+    mode = keys.text("activation_checkpoint.mode")
+    option = str(keys.value("activation_checkpoint.selective_ac_option") or "op")
+    if not mode:
+        return
+    found = {"none": "none", "full": "full", "selective": "selective-op"}.get(mode)
+    if found is None:
+        notes.append(f"activation_checkpoint.mode {shown(mode)} is estimated as none")
+        found = "none"
+    elif mode == "selective" and option != "op":
+        notes.append(f"recomputing layers 1 of {option} is estimated as --recompute selective-op")
+    options["recompute"] = found
+    keys.take("activation_checkpoint.mode", "recompute", found)
