@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport.cli.estimate_configs import config_option, configured
 from transport.cli.estimate_options import (
     gpu_of,
     gpu_options,
@@ -18,7 +19,7 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.estimate_refused import Asked, nothing
-from transport.cli.estimate_train import COMMON_OPTIONS, model_of, size_options
+from transport.cli.estimate_train import COMMON_OPTIONS, SIZES, model_of, size_options
 from transport.cli.estimate_words import train_command
 from transport.cli.options import CountType, FiniteRange
 from transport.cli.output import json_option, print_table, write_json
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 GOODPUT_MIN = 1e-6  # a run of less never ends
 EXPERTS = (1, 8, 64)  # degrees that are tried for a model with experts
+# Parameters that a configuration file may set; the others are searched.
+TAKEN = {
+    *("batch", "framework", "flash", "overlap", "overlap_context", "value_bytes"),
+    "gradient_bytes",
+}
 HEADS = ["data", "tensor", "pipeline", "context", "expert", "ZeRO", "micro", "schedule"]
 HEADS += ["recompute", "step", "range", "MFU", "memory", "of GPU"]
 RUN_HEADS = ["plan", "days", "range", "GPU-hours", "cost", "energy", "goodput"]
@@ -105,7 +111,7 @@ RUN_OPTIONS = (
 
 def _options(command: Any) -> Any:
     all_options = (
-        *(click.argument("model"), gpu_options, *SPACE_OPTIONS, *RUN_OPTIONS),
+        *(click.argument("model"), config_option, gpu_options, *SPACE_OPTIONS, *RUN_OPTIONS),
         *(*COMMON_OPTIONS, size_options, network_options),
     )
     for option in reversed(all_options):
@@ -128,7 +134,8 @@ class Run:
 def command(model: str, json_path: str | None, **given: Any) -> None:
     """Search the fastest ways to train MODEL on --gpus GPUs: parallelism, ZeRO, recomputation.
 
-    Only plans that fit into the GPU's memory are shown. MFU counts no recomputation.
+    Only plans that fit into the GPU's memory are shown. MFU counts no recomputation. MODEL may be a
+    configuration file, as in `train`; of its plan the batch and the precision count.
 
     \b
     Examples:
@@ -139,9 +146,11 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
     from transport.estimate.search import search
 
     top, limit, all_commands = (given.pop(name) for name in ("top", "limit", "all_commands"))
+    only = TAKEN if given["batch_tokens"] is None else TAKEN - {"batch"}
+    files_read = configured(model, given, SIZES, only)
     asked = dict(given)
     with usage_errors():
-        shape, gpu = model_of(model, given), gpu_of(given)
+        shape, gpu = model_of(files_read.model, given), gpu_of(given)
         notes = _linked(given, gpu)
         asked["inside"] = given["inside"]
         network = network_of(given)
@@ -152,9 +161,12 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
         if not found.best:
             raise nothing(found, Asked(model, asked, shape, gpu, network, space))
         rows = [_Row.of(one, shape, gpu, run) for one in found.best]
-    commands = [train_command(model, asked, one.plan) for one in found.best]
+    commands = [
+        train_command(model, asked, one.plan, every=bool(files_read.files)) for one in found.best
+    ]
     if json_path is not None:
-        write_json(_json(found, rows, commands, space, gpu, network, shape), json_path)
+        made = _json(found, rows, commands, space, gpu, network, shape)
+        write_json(made | files_read.document, json_path)
         return
     print_table(HEADS, [row.cells(gpu) for row in rows])
     click.echo()
@@ -164,7 +176,7 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
     for number, one in enumerate(commands if all_commands else commands[:1], 1):
         click.echo(f"plan {number}: {one}")
     click.echo()
-    lines = _lines(found, space, run)
+    lines = [*files_read.lines, *_lines(found, space, run)]
     wider = [f"ranges are wider: {one}" for one in rows[0].expected.wider]
     unchecked = dict.fromkeys(one for row in rows for one in row.found.plan.unchecked())
     if unchecked:

@@ -9,8 +9,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from transport.cli.estimate_configs import configured
 from transport.cli.estimate_options import network_of, notes_of, usage_errors
-from transport.cli.estimate_train import Computing, model_of, plan_of, step_options
+from transport.cli.estimate_train import SIZES, Computing, model_of, plan_of, step_options
 from transport.cli.output import json_option, print_table, write_json
 from transport.estimate.names import size_of
 from transport.ground.units import count_text, time_text
@@ -56,6 +57,7 @@ def command(
     from transport.estimate.step import Step
     from transport.estimate.training import train
 
+    files_read = configured(model, given, SIZES)
     network = network_of(given)
     try:
         segment_bytes = size_of(segment)
@@ -64,7 +66,7 @@ def command(
     if segment_bytes < 1:
         raise click.UsageError(f"--segment: {segment}: must be at least 1 byte")
     with usage_errors():
-        shape = model_of(model, given)
+        shape = model_of(files_read.model, given)
         computing = Computing.taken(given)
         plan = plan_of(given)
         # The simulator has neither the slowdown of a measured network nor the host time of a
@@ -82,6 +84,7 @@ def command(
     result = _run(made)
     show(estimated, result, made, json_path)
     if json_path is None:
+        click.echo("".join(f"{line}\n" for line in files_read.lines), nl=False)
         for note in notes_of(network, any(row.extrapolated for row in estimated.rows)):
             click.echo(f"note: {note}")
 

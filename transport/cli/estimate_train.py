@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport.cli.estimate_configs import config_option, configured
 from transport.cli.estimate_options import (
     MARK,
     gpu_of,
@@ -191,7 +192,8 @@ PLAN_OPTIONS = (
 def step_options(command: Any) -> Any:
     """Adds the model, the GPU, the plan and the network: all that decides a step."""
     model = click.argument("model")
-    for option in reversed((model, *GPU_OPTIONS, *PLAN_OPTIONS, number_options, network_options)):
+    options = (model, config_option, *GPU_OPTIONS, *PLAN_OPTIONS, number_options, network_options)
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -239,7 +241,10 @@ def command(
     json_path: str | None,
     **given: Any,
 ) -> None:
-    """Estimate a training step of MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
+    """Estimate a training step of MODEL: a preset, a configuration file, or `custom` with sizes.
+
+    A file is config.json of Hugging Face, Megatron-LM's arguments or torchtitan's TOML. What files
+    say about parallelism and batch are defaults of the options.
 
     \b
     Examples:
@@ -247,17 +252,20 @@ def command(
       weft estimate train gpt3-175b --data 16 --tensor 8 --pipeline 8 --batch 1536 --recompute \\
           --gpu a100-80 --inside nvlink3 --between infiniband-200
       weft estimate train llama2-70b --gpu tpu-v4 --torus 4x4x8 --data 32 --tensor 4 --zero 3
+      weft estimate train config.json --config deepspeed.json --inside nvlink4
+      weft estimate train pretrain.sh --data 64 --inside nvlink4
     """
     from transport.estimate.training import as_json, train
 
     files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
     files.prepare()
     _check_together(torus, others, files, given)
+    files_read = configured(model, given, SIZES)
     between = given["between"]
     links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given) if torus is None else None
     with usage_errors():
-        shape = model_of(model, given)
+        shape = model_of(files_read.model, given)
         computing = Computing.taken(given)
         network = network or torus_of(str(torus), given, computing.gpu)
         plan = plan_of(given)
@@ -269,6 +277,7 @@ def command(
         }
         expected = computing.range_of(found.step_ns, shape, plan)
         said = report(found, plan, network, computing, expected)
+        said.lines[:0] = files_read.lines
         if others:
             said.tables.append(compared_table(compared))
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
@@ -276,7 +285,8 @@ def command(
         inputs = _inputs_json(shape, plan, computing, computation)
         inputs |= {"network": network.name, "range": vars(expected)}
         more = {"compared": {link: as_json(one) for link, one in compared.items()}}
-        write_json(inputs | as_json(found) | (more if others else {}), json_path)
+        more = (more if others else {}) | files_read.document
+        write_json(inputs | as_json(found) | more, json_path)
         return
     for heads, rows in said.tables:
         print_table(heads, rows)
@@ -380,11 +390,16 @@ def draw(files: Files, said: Report, found: Training, computed: Callable[[], lis
         pages.write_page(files.page, title, said, found, made)
 
 
-def model_of(name: str, given: dict[str, Any]) -> Model:
-    """The preset with the sizes that were given; takes them out of `given`."""
+def model_of(name: str | Model, given: dict[str, Any]) -> Model:
+    """The preset with the sizes that were given; takes them out of `given`.
+
+    A model of a file has these sizes already.
+    """
     from transport.estimate.models import ALIASES, PRESETS, Model
 
     sizes = {key: given.pop(key) for key in SIZES}
+    if not isinstance(name, str):
+        return name
     sizes = {key: value for key, value in sizes.items() if value is not None}
     name = matched(name, (*PRESETS, *ALIASES, "custom"))
     name = ALIASES.get(name, name)

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from transport.estimate.plan import Plan
 
 
-def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
+def train_command(
+    model: str, given: Mapping[str, Any], plan: Plan, *, every: bool = False
+) -> str:
     """The command that estimates the same step, to the digit.
 
-    given: options of the search, which `train` has, too: parameter -> value. Others are left out,
-    as are those that have the default of `train`.
+    given: options of the search, which `train` has, too: parameter -> value. Others are left out.
+    every: also those that have the default of `train`, as a configuration file may change it.
     """
     from transport.estimate.search import recompute_of
 
@@ -33,13 +35,13 @@ def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
     words = ["weft", "estimate", "train", model]
     for option in train.params:
         if isinstance(option, click.Option) and option.name in values:
-            words += _words(option, values[option.name])
+            words += _words(option, values[option.name], every=every)
     return shlex.join(words)
 
 
-def _words(option: click.Option, value: Any) -> list[str]:
-    """The option as it is given on the command line; none if it has its default."""
-    if value is None or value == option.default:
+def _words(option: click.Option, value: Any, *, every: bool) -> list[str]:
+    """The option as it is given on the command line; none if it has its default, unless `every`."""
+    if value is None or (value == option.default and not every):
         return []
     if isinstance(value, bool):
         names = option.opts if value else option.secondary_opts

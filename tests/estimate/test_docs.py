@@ -1,0 +1,42 @@
+"""Runs commands of ESTIMATION.md on the files that it shows, and compares what they print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from transport.cli import weft
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ESTIMATION.md"
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+# Heading of a section -> the names of the files that its first blocks are.
+SECTIONS = {
+    "A model and a plan from files": ["config.json", "deepspeed.json"],
+}
+
+
+def blocks_of(heading: str) -> list[str]:
+    text = PAGE.read_text()
+    begin = text.index(f"\n## {heading}\n")
+    return BLOCK.findall(text[begin : text.index("\n## ", begin + 4)])
+
+
+@pytest.mark.parametrize(("heading", "files"), SECTIONS.items())
+def test_estimation__commands_print_what_the_page_says(
+    heading: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line `...` stands for any lines."""
+    monkeypatch.chdir(tmp_path)
+    blocks = blocks_of(heading)
+    for name, content in zip(files, blocks, strict=False):
+        Path(name).write_text(content)
+    shown = [one for one in blocks[len(files) :] if one.startswith("$ weft ")]
+    assert shown
+    for one in shown:
+        first, _, wanted = one.partition("\n")
+        done = CliRunner().invoke(weft, shlex.split(first.removeprefix("$ weft ")))
+        assert done.exit_code == 0, done.output
+        pattern = ".*".join(map(re.escape, f"\n{wanted}".split("\n...\n")))
+        assert re.fullmatch(pattern, f"\n{done.output}", re.S), done.output

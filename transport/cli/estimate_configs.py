@@ -1,0 +1,138 @@
+"""Models and plans of configuration files, for `weft estimate`: MODEL as a path, and --config."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from transport.ground.text import printable
+
+if TYPE_CHECKING:
+    from transport.estimate.configs import Given
+    from transport.estimate.models import Model
+
+UNUSED_MAX = 24  # keys without effect that are printed
+FILES_MAX = 8
+# Parameter -> its option, if their names differ.
+OPTIONS = {"split_sequence": "sequence-parallel", "overlap": "overlap-tensor"}
+
+config_option = click.option(
+    "--config",
+    "configs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Take parallelism, batch and precision of a file of Megatron-LM, torchtitan or DeepSpeed "
+    "as defaults of the options; may be repeated.",
+)
+
+
+@dataclass
+class Configured:
+    """The model that counts, a name or that of a file; and what was said about files."""
+
+    model: str | Model
+    lines: list[str] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What --json has of the files."""
+        return {"files": self.files} if self.files else {}
+
+
+def configured(
+    model: str, given: dict[str, Any], names: Collection[str], only: Collection[str] | None = None
+) -> Configured:
+    """Reads files that the command line names, and changes defaults in `given` to what they say.
+
+    names: the model's sizes in `given`. only: parameters that a file may set; None: all. Takes
+    `configs` out of `given`. Usage errors: a file is wrong, or none has a model.
+    """
+    from transport.estimate.configs import ConfigError, is_file, read
+
+    sizes = {name: given[name] for name in names if given[name] is not None}
+    files = [(file, True) for file in given.pop("configs")]
+    if is_file(model):
+        if not Path(model).exists():
+            raise click.UsageError(f"no file {printable(model)}")
+        files.insert(0, (Path(model), False))
+    if len(files) > FILES_MAX:
+        raise click.UsageError(f"more than {FILES_MAX} files: give fewer")
+    found = Configured(model)
+    try:
+        read_files = [(file, read(file, sizes, has_model)) for file, has_model in files]
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    for file, one in read_files:
+        _apply(file, one, given, only, found)
+    _accumulate([one for _, one in read_files], given)
+    if is_file(model):
+        first, shape = read_files[0]
+        if shape.model is None:
+            raise click.UsageError(
+                f"{printable(first.name)} ({shape.form}) has no model: give MODEL and --config "
+                f"{printable(first.name)}"
+            )
+        found.model = shape.model
+        found.lines.insert(1, f"model: {shape.model.parameters / 1e9:,.3f} billion parameters")
+    return found
+
+
+def _apply(
+    file: Path, one: Given, given: dict[str, Any], only: Collection[str] | None, found: Configured
+) -> None:
+    """Changes the defaults of options to a file's values, and says so."""
+    name = printable(file.name)
+    apart: list[str] = []
+    ignored: list[str] = []
+    for key, value in one.options.items():
+        if key not in given or (only is not None and key not in only):
+            ignored.append(_text(key, value))
+        elif _is_said(key):
+            apart.append(f"{_text(key, given[key])} (the file has {value})")
+        else:
+            given[key] = value
+    taken = [f"{what} ({printable(key)})" for key, what in one.taken.items()]
+    found.lines.append(f"{name} ({one.form}): {', '.join(taken) or 'nothing that counts'}")
+    if apart:
+        found.lines.append(f"options count instead: {', '.join(apart)}")
+    if ignored:
+        found.lines.append(f"{name}: not what this command takes: {', '.join(ignored)}")
+    if one.unused:
+        more = ", ..." * (len(one.unused) > UNUSED_MAX)
+        keys = ", ".join(map(printable, one.unused[:UNUSED_MAX]))
+        found.lines.append(f"{name}: without effect: {keys}{more}")
+    found.lines += [f"note: {name}: {printable(note)}" for note in one.notes]
+    found.files.append(
+        {
+            "file": str(file),
+            "form": one.form,
+            "taken": one.taken,
+            "options": one.options,
+            "unused": list(one.unused),
+            "notes": list(one.notes),
+        }
+    )
+
+
+def _text(key: str, value: Any) -> str:
+    return f"--{OPTIONS.get(key, key).replace('_', '-')} {value}"
+
+
+def _is_said(name: str) -> bool:
+    """Whether the command line has the option."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+def _accumulate(files: list[Given], given: dict[str, Any]) -> None:
+    """Sets the batch from the microbatches of a replica, unless a file or an option has it."""
+    steps = [one.accumulation for one in files if one.accumulation is not None]
+    if steps and "data" in given and given.get("batch") is None:
+        given["batch"] = given["data"] * given["micro_batch"] * steps[-1]
