@@ -21,23 +21,36 @@ from transport.trace.protobuf import WireError, fields, read_varint, signed
 MESSAGE_MAX = 64 << 20  # bytes of a node; those of PyTorch have a few KiB
 GRAPH = "workload_graph"
 HEAD = 4096  # characters in which a file's form is recognized
-TYPES = {"COMM_SEND_NODE": 5, "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7}
+TYPES = {
+    "MEM_LOAD_NODE": 2,
+    "MEM_STORE_NODE": 3,
+    "COMP_NODE": 4,
+    "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6,
+    "COMM_COLL_NODE": 7,
+}
 # Fields of AttributeProto with whole numbers: int32, int64, uint32, uint64, bool.
 WHOLE = (7, 9, 11, 13, 27)
 ZIGZAG = (15, 17)  # sint32, sint64
 TEXT = 29
 Value = int | str
+DEPENDENCIES = {4, 5}  # fields of Node: ctrl_deps, data_deps
 
 
 @dataclass(slots=True)
 class Node:
-    """A node. kind: NodeType. start_us, took_us: None if not told. attributes: by name."""
+    """A node. kind: NodeType. start_us, took_us: None if not told. attributes: by name.
+
+    id: None if not told. needs: the nodes that it depends on, by their ids.
+    """
 
     name: str = ""
     kind: int = 0
     start_us: int | None = None
     took_us: int | None = None
     attributes: dict[str, Value] = field(default_factory=dict)
+    id: int | None = None
+    needs: list[int] = field(default_factory=list)
 
 
 def nodes_of(file: Path) -> Iterator[Node]:
@@ -124,14 +137,27 @@ def _node(body: bytes) -> Node:
             node.name = value[:1000].decode("utf-8", "replace")
         elif number == 10 and isinstance(value, bytes):
             _add_attribute(node, value)
+        elif number in DEPENDENCIES:
+            node.needs += [value] if isinstance(value, int) else _packed(value)
         elif isinstance(value, int):
-            if number == 3:
+            if number == 1:
+                node.id = value
+            elif number == 3:
                 node.kind = value
             elif number == 6:
                 node.start_us = value
             elif number == 7:
                 node.took_us = value
     return node
+
+
+def _packed(body: bytes) -> list[int]:
+    """The numbers of a repeated field in one value."""
+    found, at = [], 0
+    while at < len(body):
+        one, at = read_varint(body, at)
+        found.append(one)
+    return found
 
 
 def _add_attribute(node: Node, body: bytes) -> None:
@@ -156,6 +182,8 @@ def _of_graph(file: Path) -> Iterator[Node]:
         if name == GRAPH and isinstance(value, dict):
             node = Node(str(value.get("Name", ""))[:1000], _whole(value.get("NodeType")) or 0)
             node.took_us = _whole(value.get("runtime"))
+            node.id = _whole(value.get("Id"))
+            node.needs = _numbers(value, ("ctrl_deps", "data_deps"))
             for key, one in value.items():
                 known = _value(one)
                 if known is not None:
@@ -177,6 +205,8 @@ def _of_objects(file: Path) -> Iterator[Node]:
         node = Node(str(value.get("name", ""))[:1000], known)
         node.start_us = _whole(value.get("startTimeMicros"))
         node.took_us = _whole(value.get("durationMicros"))
+        node.id = _whole(value.get("id"))
+        node.needs = _numbers(value, ("ctrlDeps", "dataDeps"))
         attributes = value.get("attr")
         for one in attributes if isinstance(attributes, list) else ():
             if isinstance(one, dict):
@@ -184,6 +214,12 @@ def _of_objects(file: Path) -> Iterator[Node]:
                 if found is not None:
                     node.attributes[str(one.get("name"))[:100]] = found
         yield node
+
+
+def _numbers(value: dict[str, Any], keys: tuple[str, str]) -> list[int]:
+    """The whole numbers of lists."""
+    lists = [one for key in keys if isinstance(one := value.get(key), list)]
+    return [found for one in lists for each in one if (found := _whole(each)) is not None]
 
 
 def _whole(value: Any) -> int | None:

@@ -31,6 +31,9 @@ FREE = {
 }
 PRODUCTS = ("dot", "ragged-dot", "convolution")
 FUSIONS = ("fusion", "fusion-start")
+# Opcode of other front ends, whose attributes state what text of HLO does not: flops, the bytes
+# that are moved, or the time in ns.
+GIVEN = "given"
 ENDS = ("-done", "-update")
 SLICES = {"slice", "dynamic-slice", "gather"}
 GEMM = re.compile(r"__cublas\$(?!triangular)")
@@ -62,11 +65,18 @@ class Costs:
 
     def ns(self, one: Instruction, within: Computation) -> float:
         """The time of an instruction, without computations that it calls; a fusion's as a whole."""
+        if one.opcode == GIVEN and "ns" in one.attributes:
+            return float(one.attributes["ns"])
         flops = sum(self.flops(one, within).values())
         return max(self._gpu.ns(flops), self._gpu.ns(0, self.moved_bytes(one, within)))
 
     def flops(self, one: Instruction, within: Computation) -> dict[str, int]:
         """Operations of matrix products and convolutions, by type of the first operand."""
+        if one.opcode == GIVEN:
+            given = int(one.attributes.get("flops", "0"))
+            arrays_of = [_first(within.named[name].shape).dtype for name in one.operands]
+            kind = next((dtype for dtype in arrays_of if dtype != "token"), "bf16")
+            return {kind: given} if given else {}
         if one.opcode in FUSIONS:
             return self._of_computation(self._module.called(one, "calls"))
         count = _product(one, within)
@@ -98,6 +108,8 @@ class Costs:
         """Bytes that an instruction reads and writes in the GPU's memory."""
         if one.opcode in FREE or one.opcode.endswith(ENDS):
             return 0
+        if one.opcode == GIVEN and "bytes" in one.attributes:
+            return int(one.attributes["bytes"])
         if one.opcode == "custom-call" and MARKS.fullmatch(
             one.attributes.get("custom_call_target", "")
         ):

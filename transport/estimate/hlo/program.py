@@ -327,7 +327,7 @@ def _notes(reader: _Reader, collectives: list[Collective]) -> Iterator[str]:
     if reader.module.partitions * reader.module.replicas == 1 < reader.devices.count:
         yield f"the header names one device: {reader.devices.count} by the numbers in groups"
     if any(one.exposed_ns is None for one in collectives):
-        yield "?: not judged: the operation that waits for it is in another computation"
+        yield "?: not judged: no instruction of the same computation waits for it"
     if any(one.operation == "ragged-all-to-all" for one in collectives):
         yield "sizes of ragged-all-to-all are known at run time only: counted with all of its input"
     if reader.wire.is_uneven:
