@@ -14,6 +14,8 @@ BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 # Heading of a section -> the names of the files that its first blocks are.
 SECTIONS = {
     "A model and a plan from files": ["config.json", "deepspeed.json"],
+    "A graph of PyTorch, a trace of Chakra": ["step.txt"],
+    "An XLA program": ["step.hlo"],
 }
 
 

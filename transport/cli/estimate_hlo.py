@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from transport.ground.units import binary_text, bytes_text, counted, percent, ti
 
 if TYPE_CHECKING:
     from transport.estimate.gpus import Gpu
-    from transport.estimate.hlo import Collective, Program, Totals
+    from transport.estimate.hlo import Collective, Module, Program, Totals
     from transport.estimate.networks import Network
 
 ROWS_MAX = 40  # collectives that are printed, those with the most exposed time
@@ -57,17 +58,31 @@ def command(file: Path, json_path: str | None, **given: Any) -> None:
 
     Example: weft estimate hlo step.hlo --inside nvlink4 --between ethernet-400
     """
-    from transport.estimate.hlo import HloError, program_of, read
+    from transport.estimate.hlo import HloError, read
 
     network = network_of(given)
-    efficiency = given["efficiency"]
+    is_default = given["efficiency"] is None
     with usage_errors():
         chosen = gpu_of(given)
     try:
-        found = program_of(read(file), network, chosen)
+        answer(read(file), network, chosen, is_default, json_path)
     except HloError as error:
         raise click.UsageError(printable(str(error))) from None
-    notes = [*found.notes, *torus_notes(chosen), *_assumed(found, network, efficiency is None)]
+
+
+def answer(
+    module: Module,
+    network: Network,
+    chosen: Gpu,
+    is_default: bool,
+    json_path: str | None,
+    more: Sequence[str] = (),
+) -> None:
+    """Prints what a program communicates. is_default: efficiency. more: notes. HloError."""
+    from transport.estimate.hlo import program_of
+
+    found = program_of(module, network, chosen)
+    notes = [*more, *found.notes, *torus_notes(chosen), *_assumed(found, network, is_default)]
     if json_path is not None:
         write_json(document(found, network, chosen, notes), json_path)
         return
@@ -113,7 +128,7 @@ def show(found: Program, network: Network, notes: list[str]) -> None:
         rows = sorted(found.collectives, key=lambda one: -one.times * (one.exposed_ns or 0.0))
         print_table(HEADS, [_row(one, network) for one in rows[:ROWS_MAX]])
         if rows[ROWS_MAX:]:
-            click.echo(f"{len(rows) - ROWS_MAX} more collectives: weft estimate hlo --json -")
+            click.echo(f"{len(rows) - ROWS_MAX} more collectives: --json -")
     click.echo()
     print_table(["part", "time", "share"], _parts(found.totals))
     click.echo()
