@@ -148,7 +148,30 @@ def test_megatron__a_script(tmp_path: Path) -> None:
         "gradient_bytes": 4,
     }
     assert "--lr" in found.unused
-    assert "--master-addr ($MASTER_ADDR)" in found.notes[0]
+    assert found.notes == ("128 GPUs / 16 = 8 data parallel replicas",)
+
+
+def test_megatron__flags_at_the_end_of_a_list_have_no_value(tmp_path: Path) -> None:
+    """As in examples of Megatron-LM: arrays, quoted texts, and words behind the last flag."""
+    script = """
+MODEL_ARGS=(
+    --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16
+    --vocab-size 100 --swiglu
+)
+PARALLEL_ARGS="
+    --tensor-model-parallel-size $TP
+    --sequence-parallel"
+DATA_ARGS="--num-experts 8 --moe-layer-freq ([0]+[1,1]*1)"
+torchrun pretrain_gpt.py ${MODEL_ARGS[@]} --bf16 train
+"""
+    found = given(tmp_path, script, "train.sh")
+    assert found.model is not None
+    assert (found.model.gated, found.model.experts) == (True, 8)
+    assert found.options["split_sequence"]
+    assert "the script does not set the variables of --tensor-model-parallel-size ($TP)" in (
+        *found.notes,
+    )
+    assert found.notes[0].startswith("1 of 2 layers have no experts")
 
 
 def test_megatron__yaml_and_what_it_prints_at_start_say_the_same(tmp_path: Path) -> None:
@@ -205,6 +228,7 @@ def test_megatron__gated_width_and_latent_attention_with_dense_layers(tmp_path: 
     ("change", "says"),
     [
         (("--num-layers 80", "--num-layers $LAYERS"), "without --num-layers: add it, or give"),
+        (("--num-layers 80", "--num-layers $LAYERS"), "variables of --num-layers ($LAYERS)"),
         (("--vocab-size 128256", ""), "without --padded-vocab-size: add it, or give --vocabulary"),
         (("--hidden-size 8192", "--hidden-size big"), "--hidden-size: 'big' is no whole number"),
         (("PP=2", "PP=3"), "128 GPUs are no multiple of tensor x pipeline x context, 24"),
@@ -253,6 +277,11 @@ def test_torchtitan__pipelines_and_the_rest_of_the_gpus(tmp_path: Path) -> None:
     assert (found.options["micro_batch"], found.accumulation) == (1, 2)
 
 
+def test_torchtitan__float8_is_not_estimated(tmp_path: Path) -> None:
+    text = TITAN.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]')
+    assert given(tmp_path, text, "a.toml").notes == ("float8 is estimated as 16 bits",)
+
+
 def test_torchtitan__unknown_flavors_need_a_model(tmp_path: Path) -> None:
     text = TITAN.replace('"8B"', '"debugmodel"')
     with pytest.raises(ConfigError, match=r"known are llama3 8B.*--config"):
@@ -281,6 +310,7 @@ def test_deepspeed__without_the_batch_of_a_step(tmp_path: Path) -> None:
     found = given(tmp_path, config, "ds.json")
     assert found.accumulation == 2
     assert "batch" not in found.options
+    assert found.notes[-1] == "the number of GPUs is not in the file: --data"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ _SET = re.compile(
     re.M,
 )
 _WORD = re.compile(r"""[^\s"'();|&<>\\]+""")
+_OPENED = re.compile(r"""[ \t]+['"(]*|[ \t]*\n[ \t]*""")
 _ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)(?:=(.*))?")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))")
 
@@ -45,15 +46,19 @@ def _of_script(text: str) -> dict[str, str]:
     for name, product, *values in _SET.findall(text):
         known[name] = _product(product, known) if product else _replaced(max(values), known)
     found: dict[str, str] = {}
-    words = _WORD.findall(text)
+    words = list(_WORD.finditer(text))
     for at, word in enumerate(words):
-        match = _ARGUMENT.fullmatch(word)
+        match = _ARGUMENT.fullmatch(word[0])
         if match is None:
             continue
         value = match[2]
         if value is None:
-            follows = words[at + 1] if at + 1 < len(words) else "--"
-            value = ON if follows.startswith("-") and not follows[1:].isdigit() else follows
+            after = words[at + 1] if at + 1 < len(words) else None
+            value = ON
+            # A closed quote or bracket ends the list of arguments.
+            if after is not None and _OPENED.fullmatch(text, word.end(), after.start()):
+                is_value = after[0][:1] != "-" or after[0][1:].isdigit()
+                value = after[0] if is_value else ON
         found[_plain(match[1])] = _replaced(value, known)
     return found
 

@@ -45,11 +45,13 @@ def of_deepspeed(values: Mapping[str, Any]) -> Given:
     tensor = keys.number("tensor_parallel.autotp_size", name="tensor", least=0)
     if tensor:
         options["tensor"] = tensor
-    accumulation = _batches(keys, options, tensor or 1, notes)
+    accumulation = _batches(keys, options, notes)
+    if "data" not in options:
+        notes.append("the number of GPUs is not in the file: --data")
     return Given("DeepSpeed", None, options, accumulation, keys.taken, keys.unused, tuple(notes))
 
 
-def _batches(keys: Keys, options: dict[str, Any], tensor: int, notes: list[str]) -> int | None:
+def _batches(keys: Keys, options: dict[str, Any], notes: list[str]) -> int | None:
     """Takes the three batch sizes, of which two give data parallel ranks; returns accumulation."""
     micro = keys.number("train_micro_batch_size_per_gpu", name="micro_batch")
     steps = keys.number("gradient_accumulation_steps", name="microbatches of a step")

@@ -53,6 +53,10 @@ class Keys:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def is_asked(self, key: str) -> bool:
+        """Whether the key was looked for."""
+        return key in self._used
+
     def value(self, key: str) -> Any:
         """The value of a key, which counts as used; None: not there."""
         self._used.add(key)

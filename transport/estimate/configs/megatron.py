@@ -35,7 +35,7 @@ DEGREES = {
     "batch": "global_batch_size",
 }
 OFFLOADS = ("optimizer_cpu_offload", "cpu_offloading", "fine_grained_activation_offloading")
-_RUN = re.compile(r"\[([01])\]\*([0-9]{1,4})")
+_RUN = re.compile(r"\[([01](?:,[01])*)\](?:\*([0-9]{1,4}))?")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -49,9 +49,7 @@ def of_megatron(text: str, is_yaml: bool, sizes: Sizes, has_model: bool) -> Give
     notes: list[str] = []
     values = {name: _value(one) for name, one in arguments_of(text, is_yaml).items()}
     unknown = [name for name, one in values.items() if isinstance(one, str) and "$" in one]
-    if unknown:
-        named = ", ".join(f"{_spelled(name)} ({values[name]})" for name in unknown[:8])
-        notes.append(f"the script does not set the variables of {named}")
+    variables = {name: str(values[name]) for name in unknown}
     values = {name: one for name, one in values.items() if name not in unknown}
     keys = Keys({name.replace("_", "-"): one for name, one in values.items()}, "--{}")
     args = _Arguments(keys)
@@ -63,8 +61,13 @@ def of_megatron(text: str, is_yaml: bool, sizes: Sizes, has_model: bool) -> Give
             )
     options: dict[str, Any] = {"framework": "megatron"}
     layers = args.number("num_layers", "layers")
-    model = None if has_model else _model(args, sizes, notes)
+    try:
+        model = None if has_model else _model(args, sizes, notes)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_unset(keys, variables)}") from None
     _plan(args, options, (model.layers if model is not None else layers) or 0, notes)
+    if unset := _unset(keys, variables):
+        notes.append(unset.removeprefix("; "))
     return Given("Megatron-LM", model, options, None, keys.taken, keys.unused, tuple(notes))
 
 
@@ -79,7 +82,9 @@ class _Arguments:
 
     def flag(self, name: str, becomes: str = "", default: bool = False) -> bool:
         key = name.replace("_", "-")
-        found = self.keys.flag(key, default)
+        # A flag takes no value: what follows it in a script is another word.
+        is_word = isinstance(self.keys.value(key), str)
+        found = is_word or self.keys.flag(key, default)
         if found and becomes and key in self.keys:
             self.keys.take(key, becomes, ON)
         return found
@@ -87,6 +92,16 @@ class _Arguments:
     def text(self, name: str) -> str:
         found = self.keys.value(name.replace("_", "-"))
         return "" if found is None else str(found)
+
+
+def _unset(keys: Keys, variables: dict[str, str]) -> str:
+    """What to say of arguments that count, and whose variables the script does not set."""
+    named = [
+        f"{_spelled(name)} ({value[:60]})"
+        for name, value in variables.items()
+        if keys.is_asked(name.replace("_", "-"))
+    ]
+    return f"; the script does not set the variables of {', '.join(named)}" if named else ""
 
 
 def _spelled(name: str) -> str:
@@ -154,7 +169,8 @@ def _with_experts(model: Model, args: _Arguments, sizes: Sizes, notes: list[str]
     every = int(pattern) if pattern.isdecimal() and 0 < len(pattern) < 5 else 1
     dense = dense_layers(model.layers, every=every or 1)
     if runs:
-        dense = min(sum(int(count) for kind, count in runs if kind == "0"), model.layers)
+        dense = sum(kinds.count("0") * int(times or 1) for kinds, times in runs)
+        dense = min(dense, model.layers)
         args.keys.take("moe-layer-freq", "layers without experts", dense)
     return with_experts(model, Experts(count, active, each, shared, dense, model.ffn), notes)
 

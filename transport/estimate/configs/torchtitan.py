@@ -58,6 +58,10 @@ def of_torchtitan(values: Mapping[str, Any], sizes: Sizes, has_model: bool) -> G
     if keys.flag("compile.enable") or keys.flag("training.compile"):
         options["framework"] = "compiled"
         keys.take("compile.enable", "framework", "compiled")
+    converters = keys.value("model.converters")
+    is_float8 = isinstance(converters, list) and any("float8" in str(one) for one in converters)
+    if is_float8 or keys.flag("float8.enable_float8_linear"):
+        notes.append("float8 is estimated as 16 bits")
     for key, name in (("param", "value_bytes"), ("reduce", "gradient_bytes")):
         kind = keys.text(f"training.mixed_precision_{key}")
         if kind in BYTES:
@@ -97,11 +101,12 @@ def _degrees(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
             options[option] = found
     if options.get("tensor", 1) > 1:
         options["split_sequence"] = True  # torchtitan's tensor parallelism always does
-    if keys.flag("parallelism.enable_async_tensor_parallel"):
-        options["overlap"] = True
-        keys.take("parallelism.enable_async_tensor_parallel", "overlap-tensor", "true")
+    for section in ("parallelism", "experimental"):
+        if keys.flag(f"{section}.enable_async_tensor_parallel"):
+            options["overlap"] = True
+            keys.take(f"{section}.enable_async_tensor_parallel", "overlap-tensor", "true")
     copies = _degree(keys, "data_parallel_replicate", "replicas") or 1
-    shard = _degree(keys, "data_parallel_shard", "zero 3 among", least=-1)
+    shard = _degree(keys, "data_parallel_shard", "ranks of a shard", least=-1)
     shard = -1 if shard is None else shard
     options["zero"] = 0 if shard == 1 and copies > 1 else 3
     if shard > 0:
