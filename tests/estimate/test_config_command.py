@@ -104,6 +104,14 @@ def test_simulate__takes_files_too(folder: Path) -> None:
     assert "config.json (Hugging Face, llama)" in done.output
 
 
+def test_tolerate__takes_models_of_files(folder: Path) -> None:
+    words = ("tolerate", folder / "config.json", folder / "titan.toml", "--gpus", "32", *NODES)
+    done = run(*words, "--link", "ethernet-400", "--tensor", "1")
+    assert done.exit_code == 0, done.output
+    assert "config.json (Hugging Face, llama)" in done.output
+    assert "options count instead: --tensor 1 (the file has 2)" in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport.cli.estimate_configs import configured
 from transport.cli.estimate_options import network_of, network_options, notes_of, usage_errors
 from transport.cli.estimate_train import (
     GPU_OPTIONS,
     PLAN_OPTIONS,
+    SIZES,
     Computing,
     computation_notes,
     model_of,
@@ -122,7 +124,8 @@ def command(
     The reference is the step on the network of --inside and --between (or --network). Found are
     the latency that may be added to each message between nodes, and the least bandwidth of a GPU
     between nodes, with which the step takes --step longer; and which known links between nodes
-    suffice. MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
+    suffice. MODEL: a preset, such as llama3-8b, a configuration file as in `train`, or `custom`
+    with all sizes.
 
     \b
     Example:
@@ -139,9 +142,10 @@ def command(
         links = {name: link(name, known) for name in dict.fromkeys(names)}
         computing = Computing.taken(given)
     network = network_of(given)
+    read = [_read(name, given) for name in dict.fromkeys(models)]
     found = [
-        _found(model_of(name, copy := dict(given)), gpus, copy, network, computing, share, links)
-        for name in dict.fromkeys(models)
+        _found(model, gpus, dict(options), network, computing, share, links)
+        for model, options, _ in read
         for gpus in dict.fromkeys(counts)
     ]
     if json_path is not None:
@@ -149,9 +153,17 @@ def command(
         write_json(inputs | _as_json(found, share, network, links), json_path)
     else:
         _show(found, share, network, links, computing)
+        click.echo("".join(f"{line}\n" for _, _, lines in read for line in lines), nl=False)
     if plot is not None:
         title = f"What steps tolerate before they take {_share_text(share)} longer"
         save(_figure(found, network, links), title, plot)
+
+
+def _read(name: str, given: dict[str, Any]) -> tuple[Model, dict[str, Any], list[str]]:
+    """A model, the options of its plan, and what to say of its file."""
+    options = given | {"configs": ()}
+    files = configured(name, options, SIZES)
+    return model_of(files.model, options), options, files.lines
 
 
 def _share_text(share: float) -> str:
