@@ -200,9 +200,24 @@ def test_fx__prefixes_of_logs_scalars_and_repeated_inputs(tmp_path: Path) -> Non
         "        neg: f32[64] = torch.ops.aten.neg.default(x);  x = None",
         "        return pytree.tree_unflatten((neg,), self._out_spec)",
     )
-    prefix = "V0301 12:00:00.123000 4711 torch/_functorch/jit.py:165] [0/0] [__aot_graphs] "
+    place = "torch/_functorch/_aot_autograd/jit_compile_runtime_wrappers.py:1508"
+    prefix = f"[rank0]:I1130 03:10:06.393000 4711 {place}] [0/0] [__aot_graphs] "
     text = "".join(f"{prefix}{line}\n" for line in lines)
     assert program(tmp_path, text).totals.computation_ns == pytest.approx(2 * 256 / 1e3)
+
+
+def test_fx__one_of_several_graphs(tmp_path: Path) -> None:
+    """Subgraphs stand inside of their graph, farther to the right."""
+    head = "    class true_graph_0(torch.nn.Module):\n        def forward(self, x):\n"
+    inner = f"{head}            return ()\n"
+    text = STEP + inner + graph('x: "f32[64]"', 'y: "f32[64]" = torch.ops.aten.neg.default(x)')
+    file = write(tmp_path, "step", text)
+    for number, count in ((1, 3), (2, 0)):
+        module, notes = read(file, Members(8), number)
+        assert len(program_of(module, NETWORK, GPU).collectives) == count
+        assert ("subgraphs of the graph are not judged" in notes) == (number == 1)
+    with pytest.raises(HloError, match="--graph 3: the text has 2 graphs"):
+        read(file, Members(8), 3)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +231,7 @@ def test_fx__prefixes_of_logs_scalars_and_repeated_inputs(tmp_path: Path) -> Non
         ("HloModule m\n", "is HLO text: weft estimate hlo"),
         (STEP[:700], "expected a node of a graph"),
         (STEP.replace("        return", "        # return"), "ends without return"),
-        (STEP + STEP, "a second graph"),
+        (STEP + STEP, "2 graphs, at lines 2, 13: --graph 1 takes the first"),
         (STEP.replace("4096, 4096]", "s0, 4096]"), "has the shape bf16[s0, 4096]"),
         (STEP.replace("bf16[512", "bf17[512"), "unknown element type bf17"),
         (STEP.replace("bf16[512, ", f"bf16[{'9' * 19}, "), "or 2^62 elements"),

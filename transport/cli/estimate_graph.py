@@ -29,6 +29,12 @@ from transport.ground.text import printable
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help='JSON with the ranks of process groups by name, such as {"0": [0, 1, 2, 3]}.',
 )
+@click.option(
+    "--graph",
+    "number",
+    type=click.IntRange(1),
+    help="Which graph, if a text has several, as TORCH_LOGS has forward and backward.",
+)
 @gpu_options
 @network_options
 @json_option
@@ -36,6 +42,7 @@ def command(
     file: Path,
     devices: int | None,
     groups_file: Path | None,
+    number: int | None,
     json_path: str | None,
     **given: Any,
 ) -> None:
@@ -60,7 +67,7 @@ def command(
     with usage_errors():
         chosen = gpu_of(given)
     try:
-        module, notes = read(file, members_of(groups_file, devices))
+        module, notes = read(file, members_of(groups_file, devices), number)
         answer(module, network, chosen, is_default, json_path, notes)
     except HloError as error:
         raise click.UsageError(printable(str(error))) from None

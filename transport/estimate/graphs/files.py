@@ -15,8 +15,8 @@ HEAD = 4_096  # bytes that tell text from Protocol Buffers
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
-def read(file: Path, members: Members) -> tuple[Module, list[str]]:
-    """The program of a graph, and notes on it.
+def read(file: Path, members: Members, number: int | None = None) -> tuple[Module, list[str]]:
+    """The program of a graph, and notes on it. number: of several graphs in a text, from 1 on.
 
     HloError says what is wrong. Text of FX, or an execution trace of Chakra: Protocol Buffers or
     JSON, which may be compressed.
@@ -36,7 +36,7 @@ def read(file: Path, members: Members) -> tuple[Module, list[str]]:
     if head.lstrip().startswith(b"HloModule"):
         raise HloError(f"{file} is HLO text: weft estimate hlo {file.name}")
     try:
-        return fx.module_of(parse(data.decode()), members, file.stem)
+        return fx.module_of(parse(data.decode(), number), members, file.stem)
     except UnicodeDecodeError:
         raise HloError(f"{file} is no text, and no execution trace of Chakra") from None
     except HloError as error:

@@ -27,7 +27,7 @@ SCALARS = ("operator.", "math.", "torch.sym_", "torch._check", "getattr")  # of 
 GETITEM, ATTRIBUTE, PLACEHOLDER, SCALAR = "getitem", "attribute", "placeholder", "scalar"
 # Types of PyTorch whose names in HLO differ.
 TYPES = {"b8": "pred", **{f"i{bits}": f"s{bits}" for bits in (8, 16, 32, 64)}}
-_LOG = re.compile(r"^[VDIWE]\d{4} \d\d:\d\d:\S+ [^\]]*\] ?(?:\[[^\]]*\] ?)*")
+_LOG = re.compile(r"^(?:\[rank\d+\]:)?[VDIWE]\d{4} \d\d:\d\d:\S+ [^\]]*\] ?(?:\[[^\]]*\] ?)*")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _DEF = re.compile(r"(\s*)def \w+\(")
 _SHAPE = re.compile(r"\s*([a-z]\w*)\[([^\]]*)\]")
@@ -65,46 +65,60 @@ class Text:
     notes: list[str]
 
 
-def parse(text: str) -> Text:
-    """The graph in a text. HloError names the line."""
-    return _Reader(text).read()
+def parse(text: str, number: int | None = None) -> Text:
+    """The graph in a text. number: which, from 1 on; None: the only one. HloError: a line."""
+    lines = [_LOG.sub("", _COLOR.sub("", line)) for line in text.splitlines()]
+    begins = _graphs(lines)
+    if number is None and len(begins) > 1:
+        shown = ", ".join(str(begin + 1) for begin in begins[:8]) + ", ..." * (len(begins) > 8)
+        raise HloError(f"{len(begins)} graphs, at lines {shown}: --graph 1 takes the first")
+    if number is not None and number > len(begins):
+        raise HloError(f"--graph {number}: the text has {len(begins)} graphs")
+    end = [*begins, len(lines)][number or 1]
+    return _Reader(lines[:end]).read(begins[(number or 1) - 1])
+
+
+def _graphs(lines: list[str]) -> list[int]:
+    """The line at which each graph begins; those inside of another one do not count."""
+    begins: list[int] = []
+    indent = 0
+    for at, line in enumerate(lines):
+        if len(line) > LINE_MAX:
+            raise HloError(f"line {at + 1}: longer than {LINE_MAX >> 20} MiB")
+        begin = _DEF.match(line)
+        if begin is not None and (not begins or len(begin[1]) <= indent):
+            begins.append(at)
+            indent = len(begin[1])
+        elif not begins and _PRINTED.match(line):
+            raise HloError(
+                f"line {at + 1}: print(graph) has no shapes: give what "
+                "print(exported_program) or graph_module.print_readable() writes"
+            )
+    if not begins:
+        raise HloError("there is no graph: no line begins with def forward(")
+    return begins
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
-        self._lines = text.splitlines()
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
         self._found: list[Statement] = []
         self._named: dict[str, Statement] = {}
         self._notes: list[str] = []
 
-    def read(self) -> Text:
-        indent: int | None = None
+    def read(self, begin: int) -> Text:
+        """Reads the graph whose head is at this place."""
+        self._head(self._lines[begin].strip(), begin + 1)
         ended = False
-        for number, line in enumerate(self._lines, 1):
-            line = _LOG.sub("", _COLOR.sub("", line))
-            if len(line) > LINE_MAX:
-                raise HloError(f"line {number}: longer than {LINE_MAX >> 20} MiB")
-            begin = _DEF.match(line)
-            if begin is not None and indent is not None:
-                if len(begin[1]) <= indent:
-                    raise HloError(f"line {number}: a second graph: give a file with one")
+        for at in range(begin + 1, len(self._lines)):
+            if _DEF.match(self._lines[at]):
                 self._notes.append("subgraphs of the graph are not judged")
-                ended = True
-            elif begin is not None:
-                indent = len(begin[1])
-                self._head(line.strip(), number)
-            elif indent is None and _PRINTED.match(line):
-                raise HloError(
-                    f"line {number}: print(graph) has no shapes: give what "
-                    "print(exported_program) or graph_module.print_readable() writes"
-                )
-            elif indent is not None and not ended:
-                ended = self._line(line.strip(), number)
-        if indent is None:
-            raise HloError("there is no graph: no line begins with def forward(")
+                break
+            if not ended:
+                ended = self._line(self._lines[at].strip(), at + 1)
         if not ended:
             raise HloError(f"line {len(self._lines)}: the graph ends without return")
-        return Text(self._found, list(dict.fromkeys(self._notes)))
+        return Text(self._found, self._notes)
 
     def _head(self, line: str, number: int) -> None:
         """Reads the inputs."""
