@@ -345,10 +345,22 @@ def test_chakra__messages_and_what_is_left_out(tmp_path: Path) -> None:
     assert found.totals.computation_ns == 0
     text = "\n".join(notes)
     for said in (
-        *("1 Barrier", "1 messages without a source", "1 dependencies are on nodes"),
+        *("1 Barrier", "1 messages whose two ranks", "1 dependencies are on nodes"),
         "computation of 1 nodes is not known",
     ):
         assert said in text
+
+
+def test_chakra__the_name_of_the_file_is_an_end_of_messages(tmp_path: Path) -> None:
+    """As ASTRA-sim's custom collectives are: a Send has comm_dst only, a Recv comm_src only."""
+    nodes = (
+        {"id": 0, "type": 5, "comm_dst": 2, "comm_size": 100},
+        {"id": 1, "type": 6, "comm_src": 0, "comm_size": 100, "needs": [0]},
+    )
+    module, notes = read(write(tmp_path, "ring.1.et", chakra(*nodes)), Members(8))
+    found = program_of(module, NETWORK, GPU)
+    assert [one.groups for one in found.collectives] == [((1, 2),), ((0, 1),)]
+    assert not any("not judged" in note for note in notes)
 
 
 @pytest.mark.parametrize(

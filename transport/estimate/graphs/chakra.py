@@ -20,6 +20,7 @@ from transport.estimate.hlo.text import Computation, HloError, Instruction, Modu
 from transport.trace.chakra import COLLECTIVE_NODE, RECV_NODE, SEND_NODE
 from transport.trace.chakra_import import FUNCTIONS, GROUPS
 from transport.trace.chakra_nodes import Node, nodes_of
+from transport.trace.file_names import NamedError, rank_of
 from transport.trace.layout import TraceError
 
 NODES_MAX = 1 << 20
@@ -49,19 +50,19 @@ class _Sent:
 def module_of(file: Path, members: Members) -> tuple[Module, list[str]]:
     """The program of an execution trace, and notes on it. HloError names the node."""
     try:
-        nodes = _read(nodes_of(file))
-    except TraceError as error:
+        nodes, rank = _read(nodes_of(file)), rank_of(file.name, last_number=True)
+    except (NamedError, TraceError) as error:
         raise HloError(str(error)) from None
     if not nodes:
         raise HloError(f"{file} has no nodes")
-    return _Builder(nodes, members).module(file.stem)
+    return _Builder(nodes, members, rank).module(file.stem)
 
 
 def _read(found: Iterable[Node]) -> dict[int, Node]:
     nodes: dict[int, Node] = {}
     for node in found:
         if node.id is None:
-            node.id = len(nodes)  # Protocol Buffers leave out zeros
+            node.id = 0  # Protocol Buffers leave out zeros
         if node.id in nodes:
             raise HloError(f"a second node {node.id}")
         if len(nodes) == NODES_MAX:
@@ -71,8 +72,10 @@ def _read(found: Iterable[Node]) -> dict[int, Node]:
 
 
 class _Builder:
-    def __init__(self, nodes: dict[int, Node], members: Members) -> None:
-        self._nodes, self._members = nodes, members
+    """rank: of the trace; None: not known."""
+
+    def __init__(self, nodes: dict[int, Node], members: Members, rank: int | None) -> None:
+        self._nodes, self._members, self._rank = nodes, members, rank
         self._entry = Computation("nodes", 1)
         self._sent: dict[int, _Sent] = {}
         self._results: dict[int, str] = {}  # the instruction behind which a node is done
@@ -192,10 +195,14 @@ class _Builder:
         return _Sent(KINDS[function], _size(node), groups)
 
     def _message(self, node: Node) -> _Sent | None:
-        ends = [_number(node, key) for key in ("comm_src", "comm_dst")]
-        source, target = ends
+        """A message; its own end is the rank of the trace, unless the node states it."""
+        source, target = (_number(node, key) for key in ("comm_src", "comm_dst"))
+        if node.kind == SEND_NODE:
+            source = self._rank if source is None else source
+        else:
+            target = self._rank if target is None else target
         if source is None or target is None or source == target:
-            self._left_out["messages without a source and another target"] += 1
+            self._left_out["messages whose two ranks are not known (name the file x.RANK.et)"] += 1
             return None
         if max(source, target) >= DEVICES_MAX:
             raise HloError(f"node {node.id}: a rank of {DEVICES_MAX} or more")
