@@ -161,6 +161,69 @@ DEEPSEEK_V2_LITE = {
     "vocab_size": 102400,
     "max_position_embeddings": 163840,
 }
+
+
+def _config(
+    kind: str, hidden: int, ffn: int | None, layers: int, heads: int, words: int, **more: Any
+) -> dict[str, Any]:
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = dict(zip(names, (hidden, ffn, layers, heads), strict=True))
+    usual = {"model_type": kind, "vocab_size": words, "max_position_embeddings": 2048}
+    return usual | sizes | more
+
+
+_MLA = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128}
+_KIMI = {
+    **(_MLA | {"qk_rope_head_dim": 64, "n_routed_experts": 384, "n_shared_experts": 1}),
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 1,
+}
+_QWEN235 = {
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1536,
+}
+_OSS = {
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+}
+# One of each other family.
+OTHERS: list[tuple[dict[str, Any], float]] = [
+    (_config("mistral", 4096, 14336, 32, 32, 32000, num_key_value_heads=8), 7.24),
+    (_config("qwen3_moe", 4096, 12288, 94, 64, 151936, **_QWEN235), 235.1),
+    (_config("gpt_oss", 2880, 2880, 24, 64, 201088, **_OSS), 20.9),
+    (_config("kimi_k2", 7168, 18432, 61, 64, 163840, **_KIMI), 1026.0),
+    (_config("gemma2", 3584, 14336, 42, 16, 256000, num_key_value_heads=8, head_dim=256), 9.24),
+    (_config("gemma3_text", 1152, 6912, 26, 4, 262144, num_key_value_heads=1, head_dim=256), 1.0),
+    (_config("phi3", 3072, 8192, 32, 32, 32064), 3.82),
+    (_config("phi", 2560, 10240, 32, 32, 51200), 2.78),
+    (_config("olmo", 4096, 11008, 32, 32, 50304), 6.89),
+    (_config("olmo2", 5120, 13824, 40, 40, 100352), 13.7),
+    (_config("olmoe", 2048, 1024, 16, 16, 50304, num_experts=64, num_experts_per_tok=8), 6.92),
+    (_config("cohere", 8192, 22528, 40, 64, 256000), 35.0),
+    (
+        _config(
+            *("granite", 4096, 12800, 40, 32, 49155),
+            num_key_value_heads=8,
+            tie_word_embeddings=True,
+        ),
+        8.17,
+    ),
+    (_config("smollm3", 2048, 11008, 36, 16, 128256, num_key_value_heads=4), 3.08),
+    (_config("stablelm", 5120, 13824, 40, 32, 100352, num_key_value_heads=8), 12.14),
+    (_config("internlm2", 6144, 16384, 48, 48, 92544, num_key_value_heads=8), 19.86),
+    (_config("starcoder2", 4608, 18432, 32, 36, 49152, num_key_value_heads=4), 7.17),
+    (_config("gpt_bigcode", 6144, 24576, 40, 48, 49152, multi_query=True), 15.5),
+    (_config("gptj", 4096, None, 28, 16, 50400), 6.05),
+    (_config("bloom", 14336, None, 70, 112, 250880), 176.2),
+    (_config("opt", 4096, 16384, 32, 32, 50272), 6.66),
+    (_config("mpt", 4096, None, 32, 32, 50432), 6.65),
+]
 # Published numbers of parameters, in billions, as far as they are given.
 PUBLISHED: list[tuple[dict[str, Any], float]] = [
     (LLAMA2, 6.74),

@@ -13,6 +13,7 @@ from tests.estimate.config_files import (
     GPT2,
     LLAMA2,
     LLAMA3_70B,
+    OTHERS,
     PUBLISHED,
     QWEN15_MOE,
     SCRIPT,
@@ -34,7 +35,11 @@ def model(tmp_path: Path, content: Any, **more: Any) -> Model:
     return found
 
 
-@pytest.mark.parametrize(("config", "billions"), PUBLISHED, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [*PUBLISHED, *OTHERS],
+    ids=lambda one: one["model_type"] if isinstance(one, dict) else str(one),
+)
 def test_huggingface__parameters_are_the_published_ones(
     tmp_path: Path, config: dict[str, Any], billions: float
 ) -> None:
