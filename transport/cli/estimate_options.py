@@ -39,7 +39,7 @@ def gpu_options(command: Command) -> Command:
             default=None,
             type=FiniteRange(EFFICIENCY_MIN, 1),
             help="Part of the GPU's peak that matrix products reach; measure it on one "
-            f"GPU. Default: by each product's sizes; {EFFICIENCY} in `hlo`.",
+            f"GPU. Default: by each product's sizes; {EFFICIENCY} in `hlo` and `graph`.",
         ),
         click.option(
             "--gpus-file",
