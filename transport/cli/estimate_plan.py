@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -161,21 +162,12 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
         if not found.best:
             raise nothing(found, Asked(model, asked, shape, gpu, network, space))
         rows = [_Row.of(one, shape, gpu, run) for one in found.best]
-    commands = [
-        train_command(model, asked, one.plan, every=bool(files_read.files)) for one in found.best
-    ]
+    commands = [train_command(model, asked, one.plan) for one in found.best]
     if json_path is not None:
         made = _json(found, rows, commands, space, gpu, network, shape)
         write_json(made | files_read.document, json_path)
         return
-    print_table(HEADS, [row.cells(gpu) for row in rows])
-    click.echo()
-    if run.tokens is not None:
-        print_table(RUN_HEADS, [row.run_cells(at + 1) for at, row in enumerate(rows)])
-        click.echo()
-    for number, one in enumerate(commands if all_commands else commands[:1], 1):
-        click.echo(f"plan {number}: {one}")
-    click.echo()
+    _print_plans(rows, gpu, run, commands if all_commands else commands[:1])
     lines = [*files_read.lines, *_lines(found, space, run)]
     wider = [f"ranges are wider: {one}" for one in rows[0].expected.wider]
     unchecked = dict.fromkeys(one for row in rows for one in row.found.plan.unchecked())
@@ -183,6 +175,18 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
         notes.append(f"not checked against measurements: {', '.join(unchecked)}")
     notes += [*wider, *torus_notes(gpu), *notes_of(network, False)]
     click.echo("\n".join([*lines, *(f"note: {one}" for one in notes)]))
+
+
+def _print_plans(rows: Sequence[_Row], gpu: Gpu, run: Run, commands: Sequence[str]) -> None:
+    """Prints the tables of the plans and of the whole run, and commands that estimate plans."""
+    print_table(HEADS, [row.cells(gpu) for row in rows])
+    click.echo()
+    if run.tokens is not None:
+        print_table(RUN_HEADS, [row.run_cells(at + 1) for at, row in enumerate(rows)])
+        click.echo()
+    for number, one in enumerate(commands, 1):
+        click.echo(f"plan {number}: {one}")
+    click.echo()
 
 
 def _linked(given: dict[str, Any], gpu: Gpu) -> list[str]:

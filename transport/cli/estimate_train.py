@@ -234,13 +234,7 @@ def step_options(command: Any) -> Any:
     help="Write one page with all tables and pictures.",
 )
 @json_option
-def command(
-    model: str,
-    torus: str | None,
-    others: tuple[str, ...],
-    json_path: str | None,
-    **given: Any,
-) -> None:
+def command(model: str, others: tuple[str, ...], json_path: str | None, **given: Any) -> None:
     """Estimate a training step of MODEL: a preset, a configuration file, or `custom` with sizes.
 
     A file is config.json of Hugging Face, Megatron-LM's arguments or torchtitan's TOML. What files
@@ -259,9 +253,9 @@ def command(
 
     files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
     files.prepare()
+    torus = given.pop("torus")
     _check_together(torus, others, files, given)
     files_read = configured(model, given, SIZES)
-    between = given["between"]
     links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given) if torus is None else None
     with usage_errors():
@@ -271,27 +265,23 @@ def command(
         plan = plan_of(given)
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
-        compared = {between: found}
-        compared |= {
-            link: train(shape, plan, computing.gpu, one, computation) for link, one in links.items()
-        }
+        compared = {given["between"]: found}
+        for link, one in links.items():
+            compared[link] = train(shape, plan, computing.gpu, one, computation)
         expected = computing.range_of(found.step_ns, shape, plan)
         said = report(found, plan, network, computing, expected)
         said.lines[:0] = files_read.lines
         if others:
             said.tables.append(compared_table(compared))
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
-    if json_path is not None:
-        inputs = _inputs_json(shape, plan, computing, computation)
-        inputs |= {"network": network.name, "range": vars(expected)}
-        more = {"compared": {link: as_json(one) for link, one in compared.items()}}
-        more = (more if others else {}) | files_read.document
-        write_json(inputs | as_json(found) | more, json_path)
+    if json_path is None:
+        said.show()
         return
-    for heads, rows in said.tables:
-        print_table(heads, rows)
-        click.echo()
-    click.echo("\n".join(said.lines))
+    inputs = _inputs_json(shape, plan, computing, computation)
+    inputs |= {"network": network.name, "range": vars(expected)}
+    more = {"compared": {link: as_json(one) for link, one in compared.items()}}
+    more = (more if others else {}) | files_read.document
+    write_json(inputs | as_json(found) | more, json_path)
 
 
 def _check_together(
@@ -431,6 +421,12 @@ class Report:
 
     tables: list[tuple[list[str], list[list[str]]]]
     lines: list[str]
+
+    def show(self) -> None:
+        for heads, rows in self.tables:
+            print_table(heads, rows)
+            click.echo()
+        click.echo("\n".join(self.lines))
 
 
 def report(

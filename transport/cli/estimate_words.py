@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from transport.estimate.plan import Plan
 
 
-def train_command(
-    model: str, given: Mapping[str, Any], plan: Plan, *, every: bool = False
-) -> str:
+def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
     """The command that estimates the same step, to the digit.
 
-    given: options of the search, which `train` has, too: parameter -> value. Others are left out.
-    every: also those that have the default of `train`, as a configuration file may change it.
+    given: options of the search, which `train` has, too: parameter -> value. Others are left out,
+    as are those that have the default of `train`, unless MODEL is a file, which may change it.
     """
+    from transport.estimate.configs import is_file
     from transport.estimate.search import recompute_of
 
     degrees = ("data", "tensor", "pipeline", "interleave", "expert", "context")
@@ -35,7 +34,7 @@ def train_command(
     words = ["weft", "estimate", "train", model]
     for option in train.params:
         if isinstance(option, click.Option) and option.name in values:
-            words += _words(option, values[option.name], every=every)
+            words += _words(option, values[option.name], every=is_file(model))
     return shlex.join(words)
 
 
