@@ -94,6 +94,9 @@ def test_recomputation__repeats_operations_of_what_it_does_not_keep() -> None:
     assert repeated_passes(SMALL, Plan(recompute=True)) == 1
     assert repeated_passes(SMALL, Plan(selective="attention")) == pytest.approx(2 / 26)
     assert repeated_passes(SMALL, Plan(selective="operators")) == pytest.approx(2 / 26)
+    # Without FlashAttention its matrix is made again, too.
+    plan = Plan(selective="operators", flash=False)
+    assert repeated_passes(SMALL, plan) == pytest.approx(4 / 26)
 
 
 @pytest.mark.parametrize(

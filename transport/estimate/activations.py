@@ -73,7 +73,9 @@ def repeated_passes(model: Model, plan: Plan) -> float:
         # The products that are not kept: of keys and of attention's output, and the MLP's second.
         keys = model.hidden * model.hidden * _kv_share(model) if model.gated else 0.0
         second = model.active * model.hidden * model.ffn if model.gated else 0.0
-        return 2.0 * (keys + model.hidden * model.hidden + second) / whole
+        products = 2.0 * (keys + model.hidden * model.hidden + second) / whole
+        # Without FlashAttention its matrix is not kept, and backward needs it.
+        return products + (0.0 if plan.flash else attention_share(model))
     return 0.0
 
 
