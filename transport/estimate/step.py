@@ -416,7 +416,7 @@ class Step:
         times = layers * (plan.context - 1)
         sent = self.message("context", "send", plan.group("context"), size, times)
         part_ns = 0.0
-        if plan.overlap_context:
+        if plan.overlap_context and self.waits_for_stages:
             part_ns = attention_share(model) * work.ns / plan.context
         return (plan.context - 1) * max(work.rings * ns_of(sent) - part_ns, 0.0)
 
@@ -440,8 +440,10 @@ class Step:
             for kind, operation in used.items()
         }
         whole_ns = sum(made.values())
-        if plan.overlap and whole_ns:
-            hidden_ns = min(whole_ns * (1 - 1 / plan.tensor), work.ns)
+        # DualPipe's operations run beside another microbatch, whose products cannot hide more.
+        if plan.overlap and self.waits_for_stages and whole_ns:
+            products_ns = (1 - attention_share(self.model)) * work.ns
+            hidden_ns = min(whole_ns * (1 - 1 / plan.tensor), products_ns)
             made = {kind: ns * (1 - hidden_ns / whole_ns) for kind, ns in made.items()}
         return made
 
