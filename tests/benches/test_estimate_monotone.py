@@ -1,0 +1,53 @@
+"""Tests that estimates move the right way, with few of the checks of bench estimate_monotone."""
+
+import random
+from dataclasses import fields, replace
+
+import pytest
+
+from bench.estimate_monotone import counted
+from bench.lib.monotone import RELATIONS, Checked, checks
+from bench.lib.monotone_cases import training
+from transport.estimate.plan import Plan
+
+SEARCHES = "plan: "  # relations that search plans, which takes seconds
+
+
+@pytest.mark.parametrize("name", [name for name in RELATIONS if not name.startswith(SEARCHES)])
+def test_estimates__move_the_right_way(name: str) -> None:
+    _, relation = RELATIONS[name]
+    for number in range(4):
+        less, more, case = relation(random.Random(f"test {name} {number}"))
+        found = Checked(name, less, more, f"{number}: {case}")
+        assert found.holds, found
+
+
+@pytest.mark.long
+def test_estimates__move_the_right_way_in_a_thousand_cases() -> None:
+    assert not [one for one in checks(1_000, seed=2) if not one.holds]
+
+
+def test_cases__differ_in_every_field_of_a_plan() -> None:
+    """A field that is never drawn is never checked."""
+    chance = random.Random(1)
+    plans = [training(chance).plan for _ in range(200)]
+    for one in fields(Plan):
+        if one.name != "value_bytes":  # estimates are of 16 bits
+            assert len({getattr(plan, one.name) for plan in plans}) > 1, one.name
+
+
+def test_checks__are_the_same_for_a_seed() -> None:
+    name = "collective: more bytes"
+    _, relation = RELATIONS[name]
+    first, again = (relation(random.Random("7")) for _ in range(2))
+    assert first == again
+
+
+def test_counted__has_the_worst_violation() -> None:
+    name = next(iter(RELATIONS))
+    good = Checked(name, 1.0, 2.0, "")
+    bad = Checked(name, 3.0, 2.0, "")
+    row = counted([good, bad, replace(bad, less=2.5), replace(good, less=2.0)])[0]
+    assert (row["checks"], row["equal"], row["violations"]) == (4, 1, 2)
+    assert row["worst"] == pytest.approx(0.5)
+    assert "worst" not in counted([good])[0]
