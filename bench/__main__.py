@@ -20,6 +20,7 @@ BENCHES = {
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",
     "diagnose_live": "Cost of live diagnosis: the collector of all hosts, and the agent of a host.",
     "fabric": "The simulator beside published figures, and its cost by size.",
+    "estimate_collectives": "Estimates of operations against published times of NCCL.",
     "estimate_fit": "How GPUs run kernels, fitted to published runs of training.",
     "estimate_held_out": "Estimates of training steps against published runs, also held-out ones.",
     "estimate_measured": "Estimates of operations against measurements of NCCL.",
