@@ -99,9 +99,15 @@ def _row(line: str) -> PublishedTime:
         raise PublishedTimeError("gpus: must be a multiple of gpus_per_node, or less")
     nics = _number(cells, "nics_per_node") if cells["nics_per_node"] else 0
     return PublishedTime(
-        **{name: cells[name] for name in TEXTS},
-        **numbers,
+        run=cells["run"],
+        source=cells["source"],
+        operation=cells["operation"],
+        size_bytes=numbers["size_bytes"],
+        gpus=numbers["gpus"],
+        gpus_per_node=numbers["gpus_per_node"],
         nics_per_node=nics,
+        inside=cells["inside"],
+        between=cells["between"],
         time_us=_time_us(cells["time_us"]),
         assumed=cells["assumed"],
     )
