@@ -30,6 +30,8 @@ CHUNK = 131_072 / 1_000_000
         ("all_reduce", "ring", 4, 6, 1.5),
         ("all_reduce", "tree", 8, 6, 2.0 + 5 * CHUNK),
         ("all_reduce", "tree", 5, 6, 2.0 + 5 * CHUNK),
+        ("all_reduce", "tree", 2, 2, 1.0 + CHUNK),  # each is the root of one of two trees
+        ("all_reduce", "tree", 3, 4, 1.5 + 3 * CHUNK),
         ("all_gather", "ring", 8, 7, 7 / 8),
         ("all_gather", "pat", 8, 3, 7 / 8),
         ("reduce_scatter", "pat", 5, 3, 4 / 5),
@@ -114,3 +116,30 @@ def test_estimate__wrong_questions_are_one_line(
     with pytest.raises(ShapeError) as caught:
         estimate(flat(), operation, 1, ranks, algorithm=algorithm, nodes=nodes)
     assert str(caught.value).startswith(said)
+
+
+def test_nvls__each_gpu_sends_its_data_once_and_the_sum_of_its_part() -> None:
+    """8 GPUs of a node: 9/8 of the data at 0.85 of 370.8 GB/s, beside 25 us and the filling."""
+    network = of_links("infiniband-400", "nvlink4", 8)
+    found = estimate(network, "all_reduce", GB, 8)
+    bytes_ns = 9 / 8 / (0.85 * 370.8) * 1e9
+    assert (found.algorithm, found.protocol, found.limited_by) == ("nvls", "Simple", "inside")
+    assert found.bytes_ns == pytest.approx(bytes_ns)
+    assert found.latency_ns == pytest.approx(25_000 + (25_000 * bytes_ns) ** 0.5)
+
+
+def test_nvls__only_where_switches_add() -> None:
+    assert (
+        estimate(of_links("infiniband-200", "nvlink3", 8), "all_reduce", GB, 8).algorithm != "nvls"
+    )
+    with pytest.raises(ShapeError, match="no all_gather by nvls"):
+        terms("all_gather", "nvls", 8, 1, GB)
+    with pytest.raises(ShapeError, match="no all_reduce by nvls"):
+        estimate(of_links("infiniband-200", "nvlink3", 8), "all_reduce", GB, 8, algorithm="nvls")
+
+
+def test_tree__has_latencies_of_its_own() -> None:
+    """256 A100s in nodes of 8: 2 x 5 steps of 5 us between nodes, 2 x 7 of 0.6 us inside."""
+    found = estimate(of_links("infiniband-200", "nvlink3", 8, 4), "all_reduce", 8, 256)
+    assert (found.algorithm, found.protocol) == ("tree", "LL")
+    assert found.latency_ns == pytest.approx(6_600 + 10 * 5_000 + 14 * 600, rel=0.01)

@@ -77,7 +77,8 @@ def test_leaf__an_oversubscribed_fat_tree() -> None:
 
 def test_domain_of_72__has_no_network_in_it() -> None:
     """GB200 NVL72: 2 (71/72) 1 GB at 18 links of 40.1 GB/s, and latency."""
-    found = estimate(of_links("ethernet-400", "nvlink5", 72), "all_reduce", GB, 72)
+    network = of_links("ethernet-400", "nvlink5", 72)
+    found = estimate(network, "all_reduce", GB, 72, algorithm="ring")
     assert found.bytes_ns == pytest.approx(2 * 71 / 72 / 721.8 * 1e9)
     assert found.limited_by == "inside"
 

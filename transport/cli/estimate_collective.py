@@ -65,7 +65,9 @@ HEADS = (
     show_default=True,
     help="Bytes of the buffer, as nccl-tests count them, such as 64 MB.",
 )
-@click.option("--algorithm", help="ring, tree, pat or pairs; by default the fastest.")
+@click.option(
+    "--algorithm", help="ring, tree, nvls (NVLink SHARP), pat or pairs; by default the fastest."
+)
 @network_options
 @json_option
 def command(

@@ -5,6 +5,7 @@ Gropp, "Optimization of Collective Communication Operations in MPICH" (2005); do
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 (2009); the split into latency, protocols and two levels as in NCCL's tuning.cc. PAT: Jeaugey, "PAT:
 a new algorithm for all-gather and reduce-scatter operations at scale" (arXiv 2506.20252).
+NVLS: NVLink SHARP, whose switches add what the GPUs of a node send; latencies of NCCL's tuning.cc.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ ALGORITHMS = {
 # Trees and chains pass data on in chunks: the last rank gets its first chunk after as many chunk
 # times as there are steps. NCCL's chunks have at most 512 KiB, and less if that fills its pipeline.
 CHUNK_BYTES = 128 << 10
+NVLS = "nvls"  # of an AllReduce, where the switches inside a node can add
+NVLS_NS = 25_000.0  # latency of its call
+NVLS_LEVEL_NS = 6_900.0  # what a step of its tree between nodes takes beyond one of other trees
+PIPELINED = ("tree", NVLS)
 PAIRS_AT_ONCE = 8  # sends of an AllToAll; NCCL (2.22 and later) batches this many
 
 
@@ -80,7 +85,8 @@ def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
     or Reduce has; what all ranks together have of an AllGather or ReduceScatter; what one rank
     sends to all in an AllToAll; the message of a send.
     """
-    if algorithm not in ALGORITHMS.get(operation, ()):
+    is_nvls = operation == "all_reduce" and algorithm == NVLS
+    if algorithm not in ALGORITHMS.get(operation, ()) and not is_nvls:
         known = ", ".join(f"{one} ({', '.join(each)})" for one, each in ALGORITHMS.items())
         raise ShapeError(f"no {operation} by {algorithm}: known are {known}")
     if not 1 <= nodes <= ranks:
@@ -89,8 +95,8 @@ def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
         return Terms(0, 0, 0, 0)
     if algorithm == "pairs":
         return _pairs(operation, ranks, nodes, size_bytes)
-    if algorithm == "tree":
-        return _tree(ranks, nodes, size_bytes)
+    if algorithm in PIPELINED:
+        return (_tree if algorithm == "tree" else _nvls)(ranks, nodes, size_bytes)
     return _ring(operation, algorithm, ranks, nodes, size_bytes)
 
 
@@ -121,20 +127,39 @@ def _ring(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
 
 
 def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
-    """Two binary trees over the nodes, each for half of the data, and a chain inside each node.
-
-    In one tree a node is inner and passes on what two children send; in the other it is a leaf.
-    Together a node sends and receives twice the data.
-    """
+    """Two binary trees over the nodes, each for half of the data, and a chain inside each node."""
     per_node = ranks / nodes
-    depth = math.ceil(math.log2(nodes)) if nodes > 1 else 0
-    fill = max(2 * depth - 1, 0) * min(CHUNK_BYTES, size_bytes / per_node / 2)
+    steps, between = _between_trees(nodes, per_node, size_bytes)
     return Terms(
         inside_steps=2 * (math.ceil(per_node) - 1),
-        between_steps=2 * depth,
+        between_steps=steps,
         inside_bytes=2 * size_bytes * (per_node - 1) / per_node if per_node > 1 else 0.0,
-        between_bytes=2 * size_bytes / per_node + fill if nodes > 1 else 0.0,
+        between_bytes=between,
     )
+
+
+def _nvls(ranks: int, nodes: int, size_bytes: float) -> Terms:
+    """Trees between nodes, inside of which each GPU adds and spreads its part of the data.
+
+    The switch reads the data of all GPUs for it, and copies the sum to all of them: each GPU sends
+    its data once, and the sum of its part.
+    """
+    per_node = ranks / nodes
+    steps, between = _between_trees(nodes, per_node, size_bytes)
+    return Terms(0, steps, size_bytes * (1 + 1 / per_node), between)
+
+
+def _between_trees(nodes: int, per_node: float, size_bytes: float) -> tuple[float, float]:
+    """Steps of two binary trees over the nodes, and bytes that each GPU of a node sends.
+
+    In one tree a node is inner: it sends half of the data up, and to each of two children; in the
+    other it is a leaf and sends half of the data up. Two nodes have one child, three mostly one.
+    """
+    if nodes == 1:
+        return 0, 0.0
+    depth = math.ceil(math.log2(nodes))
+    fill = max(2 * depth - 1, 0) * min(CHUNK_BYTES, size_bytes / per_node / 2)
+    return 2 * depth, min(2.0, nodes / 2) * size_bytes / per_node + fill
 
 
 def _pairs(operation: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
@@ -173,8 +198,13 @@ def estimate(
     """
     operation = matched(operation, ALGORITHMS)
     nodes = network.nodes(ranks) if nodes is None else nodes
-    known = ALGORITHMS.get(operation, ())
+    known = (*ALGORITHMS.get(operation, ()), *_more(network, operation, ranks, nodes))
     algorithms = known if algorithm is None else (matched(algorithm, known),)
+    if NVLS in algorithms and NVLS not in known:
+        raise ShapeError(
+            f"no {operation} by {NVLS}: it needs nodes of several GPUs whose switches add, as "
+            "those of nvlink4 and nvlink5 do"
+        )
     if algorithm is None and nodes != ranks:  # NCCL takes PAT only with one GPU a node
         algorithms = tuple(one for one in algorithms if one != "pat")
     if not algorithms:
@@ -183,8 +213,15 @@ def estimate(
         _timed(network, operation, one, size_bytes, ranks, nodes, protocol)
         for one in algorithms
         for protocol in network.decides(nodes, one).protocols
+        if one != NVLS or protocol.name == "Simple"
     ]
     return min(made, key=lambda one: one.time_ns)
+
+
+def _more(network: Network, operation: str, ranks: int, nodes: int) -> tuple[str, ...]:
+    """Algorithms that only some networks have."""
+    adds = network.inside is not None and network.inside.adds
+    return (NVLS,) if adds and operation == "all_reduce" and ranks > nodes else ()
 
 
 def _timed(
@@ -201,41 +238,47 @@ def _timed(
     inside = network.inside or far
     within = inside.protocol(protocol.name) or inside.protocols[-1]
     between = far.protocol(protocol.name) or far.protocols[-1]
-    latency_ns = protocol.base_ns
-    latency_ns += need.inside_steps * within.step_ns + need.between_steps * between.step_ns
+    is_tree, is_nvls = algorithm in PIPELINED, algorithm == NVLS
+    latency_ns = NVLS_NS if is_nvls else protocol.base_ns
+    latency_ns += need.inside_steps * within.step(is_tree)
+    latency_ns += need.between_steps * (between.step(is_tree) + NVLS_LEVEL_NS * is_nvls)
     inside_bytes = network.sharing.inside_bytes(
         operation, algorithm, need.inside_bytes, need.between_bytes, ranks / nodes
     )
     leaf_bytes = network.sharing.leaf_bytes(operation, need.between_bytes, nodes)
+    near_part = within.part(is_tree) * (inside.adds if is_nvls else 1.0)
+    far_part = between.part(is_tree)
+    pcie_bytes_per_s = network.sharing.pcie_bytes_per_s
     times_ns = {
-        "between": _bytes_ns(far.bytes_per_s, between, need.between_bytes),
-        "inside": _bytes_ns(inside.bytes_per_s, within, inside_bytes),
-        "pcie": _bytes_ns(network.sharing.pcie_bytes_per_s, between, need.between_bytes),
-        "uplinks": _bytes_ns(far.bytes_per_s, between, leaf_bytes),
+        "between": _bytes_ns(far.bytes_per_s * far_part, need.between_bytes),
+        "inside": _bytes_ns(inside.bytes_per_s * near_part, inside_bytes),
+        "pcie": _bytes_ns(pcie_bytes_per_s * far_part, need.between_bytes),
+        "uplinks": _bytes_ns(far.bytes_per_s * far_part, leaf_bytes),
     }
     bytes_ns = max(times_ns.values())
+    if is_tree:
+        latency_ns += protocol.filling * math.sqrt(latency_ns * bytes_ns)
     slowest = next(name for name, ns in times_ns.items() if ns == bytes_ns)
     slowest = "latency" if latency_ns > bytes_ns else slowest
     launch_ns = network.decides(nodes, algorithm).launch_ns
     if ranks > 1 and launch_ns > latency_ns + bytes_ns:
         latency_ns, slowest = launch_ns - bytes_ns, "launch"
+    times = latency_ns + bytes_ns, latency_ns, bytes_ns
     return Estimate(
         operation,
         algorithm,
         protocol.name,
         size_bytes,
         ranks,
-        latency_ns + bytes_ns,
-        latency_ns,
-        bytes_ns,
-        need,
-        slowest,
+        *times,
+        terms=need,
+        limited_by=slowest,
     )
 
 
-def _bytes_ns(bytes_per_s: float, protocol: Protocol, count: float) -> float:
+def _bytes_ns(bytes_per_s: float, count: float) -> float:
     """The time that a link needs; 0 if its rate is 0: not known."""
-    return count / (bytes_per_s * protocol.share) * 1e9 if bytes_per_s else 0.0
+    return count / bytes_per_s * 1e9 if bytes_per_s else 0.0
 
 
 def algorithm_bytes_per_s(one: Estimate) -> float:

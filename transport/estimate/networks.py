@@ -59,12 +59,28 @@ NONE = Slowdown()
 
 @dataclass(frozen=True)
 class Protocol:
-    """base_ns: latency of a call. step_ns: that of a step. share: payload's part of the rate."""
+    """base_ns: latency of a call. step_ns: that of a step. share: payload's part of the rate.
+
+    tree_more_ns: what a step of a tree takes longer. tree_share: payload's part in trees; 0: share.
+    filling: trees pass data on in chunks, and wait so many times sqrt(latency x time of the bytes),
+    as with chunks of the best size; 0: not known.
+    """
 
     name: str
     base_ns: float
     step_ns: float
     share: float
+    tree_more_ns: float = 0.0
+    tree_share: float = 0.0
+    filling: float = 0.0
+
+    def step(self, is_tree: bool) -> float:
+        """The latency of a step in ns."""
+        return self.step_ns + self.tree_more_ns * is_tree
+
+    def part(self, is_tree: bool) -> float:
+        """Payload's part of the rate."""
+        return self.tree_share if is_tree and self.tree_share else self.share
 
 
 @dataclass(frozen=True)
@@ -73,13 +89,15 @@ class Link:
 
     launch_ns: the least time between operations that follow each other, which the host needs to
     launch one. kind: one of KINDS; "": not known, as of a measured link. Of a torus, the rate is
-    that of one of an accelerator's links to its neighbours.
+    that of one of an accelerator's links to its neighbours. adds: the part of the rate that an
+    AllReduce reaches whose data switches add (NVLink SHARP); 0: they cannot.
     """
 
     bytes_per_s: float
     protocols: tuple[Protocol, ...]
     launch_ns: float = 0.0
     kind: str = ""
+    adds: float = 0.0
 
     @property
     def is_of_torus(self) -> bool:
@@ -168,7 +186,10 @@ def links() -> dict[str, Link]:
     """The shipped links by name."""
     return {
         one["name"]: Link(
-            float(one["bytes_per_s"]), _latencies()[one["latency"]], kind=one["latency"]
+            float(one["bytes_per_s"]),
+            _latencies()[one["latency"]],
+            kind=one["latency"],
+            adds=one.get("adds", 0.0),
         )
         for one in toml.read(LINKS)["links"]
     }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transport.estimate.collectives import CHUNK_BYTES, ShapeError
+from transport.estimate.collectives import CHUNK_BYTES, PIPELINED, ShapeError
 from transport.estimate.schedule import Task
 from transport.estimate.step import Step
 
@@ -18,6 +18,7 @@ from transport.estimate.step import Step
 COLLECTIVES = {
     ("all_reduce", "ring"): "all_reduce_ring",
     ("all_reduce", "tree"): "all_reduce_double_tree",
+    ("all_reduce", "nvls"): "all_reduce_double_tree",
     ("all_gather", "ring"): "all_gather",
     ("all_gather", "pat"): "all_gather_pat",
     ("reduce_scatter", "ring"): "reduce_scatter",
@@ -95,9 +96,10 @@ def _operation(task: Task, nodes: int) -> dict[str, Any]:
         return made | {"compute_ns": max(round(task.ns), 1)}
     # The simulated rank of a node sends what the NIC of one GPU sends. A ring of all ranks sends a
     # little more between nodes than a ring of nodes does.
-    around = (one.ranks - 1) / one.ranks * nodes / (nodes - 1) if one.algorithm != "tree" else 1.0
+    is_tree = one.algorithm in PIPELINED
+    around = 1.0 if is_tree else (one.ranks - 1) / one.ranks * nodes / (nodes - 1)
     size = max(round(one.size_bytes * around * nodes / one.ranks), 1)
     made |= {"collective": COLLECTIVES[one.operation, one.algorithm], "size_bytes": size}
-    if one.algorithm == "tree":  # each tree has half of the data
+    if is_tree:  # each tree has half of the data
         made["slices"] = min(max(size // 2 // CHUNK_BYTES, 8), SLICES_MAX)
     return made

@@ -292,7 +292,12 @@ def quicker(network: Network, factor: float) -> Network:
         return replace(
             one,
             protocols=tuple(
-                replace(each, base_ns=each.base_ns * factor, step_ns=each.step_ns * factor)
+                replace(
+                    each,
+                    base_ns=each.base_ns * factor,
+                    step_ns=each.step_ns * factor,
+                    tree_more_ns=each.tree_more_ns * factor,
+                )
                 for each in one.protocols
             ),
         )
