@@ -25,6 +25,7 @@ BENCHES = {
     "estimate_held_out": "Estimates of training steps against published runs, also held-out ones.",
     "estimate_measured": "Estimates of operations against measurements of NCCL.",
     "estimate_monotone": "Whether estimates move the right way: a better network is never slower.",
+    "estimate_plans": "The best plans of a search beside published ones, of Calculon and others.",
     "estimate_steps": "Estimates of training steps before they are measured, and their errors.",
     "estimate_simulated": "Estimates of operations against the packet simulator, to 1,024 ranks.",
     "estimate_published": "Estimates of training steps against published runs.",
