@@ -3,10 +3,9 @@
 A row of reference/collectives_fit.csv or collectives_held_out.csv is one size of a table that its
 source prints; the column `assumed` names what the source leaves open. A table is in one set only:
 the sets were chosen by source before any error was known, so that both have A100s and Hopper, one
-node and several. Two addresses could not be
-found again. Of each table a few sizes are taken, from 8 bytes to 16 GiB. Not taken are AWS
-(EFA), Google (TCPXO) and AMD, whose networks links.toml does not have, and a table whose own author
-calls it broken.
+node and several. Of each table a few sizes are taken, from 8 bytes to 16 GiB. Two addresses could
+not be found again. Not taken are AWS (EFA), Google (TCPXO) and AMD, whose networks links.toml does
+not have, and a table whose own author calls it broken.
 """
 
 from __future__ import annotations
