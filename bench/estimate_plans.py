@@ -18,7 +18,8 @@ from transport.estimate.memory import memory_of
 from transport.estimate.networks import of_links
 from transport.estimate.plan import Plan
 from transport.estimate.rounds import length_ns
-from transport.estimate.search import Space, recompute_of, search
+from transport.estimate.search import recompute_of, search
+from transport.estimate.space import Space
 from transport.estimate.step import Step
 
 COLUMNS = (

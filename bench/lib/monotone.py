@@ -28,7 +28,8 @@ from transport.estimate.memory import memory_of
 from transport.estimate.networks import Link, Network, Slowdown, links
 from transport.estimate.plan import RECOMPUTES, Plan
 from transport.estimate.rounds import length_ns
-from transport.estimate.search import Space, search
+from transport.estimate.search import search
+from transport.estimate.space import Space
 from transport.estimate.torus import AXES, Axis, Torus, estimate as torus_estimate
 from transport.estimate.training import launch_ns
 

@@ -12,7 +12,7 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu, gpu, names as gpu_names
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Network, NetworkError, Slowdown, links, of_links
-from transport.estimate.plan import FRAMEWORKS, RECOMPUTES, SCHEDULES, Plan, PlanError
+from transport.estimate.plan import DTYPES, FRAMEWORKS, RECOMPUTES, SCHEDULES, Plan, PlanError
 from transport.estimate.sharing import Sharing
 from transport.estimate.step import Step
 from transport.estimate.torus import OPERATIONS as TORUS_OPERATIONS
@@ -160,10 +160,13 @@ def _training(chance: random.Random, fixed: dict[str, Any]) -> Training | None:
         **{name: chance.choice(values) for name, values in _degrees(shape).items()},
         **RECOMPUTES[chance.choice(tuple(RECOMPUTES))],
     }
+    device = gpu(chance.choice(GPUS))
+    if "fp8" not in dict(device.facts.dense):
+        drawn["dtype"] = "bf16"
     plan = Plan(**(drawn | fixed))
     times = chance.choice((1, 2, 4)) * plan.pipeline
     plan = replace(plan, global_batch=plan.data * plan.micro_batch * times)
-    found = Training(shape, plan, gpu(chance.choice(GPUS)), net)
+    found = Training(shape, plan, device, net)
     return found if found.is_possible() else None
 
 
@@ -187,4 +190,5 @@ def _degrees(shape: Model) -> dict[str, Sequence[Any]]:
         "overlap": (True, False),
         "overlap_context": (True, False),
         "framework": FRAMEWORKS,
+        "dtype": DTYPES,
     }

@@ -13,7 +13,7 @@ from tests.benches.test_published_runs import only
     ("change", "reason"),
     [
         ({"gpu": "tpu-v7x"}, "no GPU tpu-v7x"),
-        ({"dtype": "fp8"}, "fp8: only 16 bits"),
+        ({"dtype": "fp4"}, "fp4: only 16 bits, and FP8"),
         ({"recompute": "selective"}, "recomputes some operations"),
         ({"between": "pigeons"}, "no link pigeons"),
     ],

@@ -256,6 +256,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
     torus = given.pop("torus")
     _check_together(torus, others, files, given)
     files_read = configured(model, given, SIZES)
+    between = given["between"]
     links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given) if torus is None else None
     with usage_errors():
@@ -265,7 +266,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
         plan = plan_of(given)
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
-        compared = {given["between"]: found}
+        compared = {between: found}
         for link, one in links.items():
             compared[link] = train(shape, plan, computing.gpu, one, computation)
         expected = computing.range_of(found.step_ns, shape, plan)
