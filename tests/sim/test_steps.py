@@ -185,6 +185,45 @@ def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:
     assert (times_ns(found, "f1", BEGIN) - times_ns(found, "f0", END) < 16 * US).all()
 
 
+def test_steps__collectives_and_messages_of_some_ranks() -> None:
+    """Ranks 0 to 3 are a stage, ranks 4 to 7 the next one; the last message goes back."""
+    found = simulated(
+        '{collective = "all_gather", size_bytes = 400, ranks = "0-3"},'
+        '{collective = "all_gather", size_bytes = 200, ranks = "4-7", group_ranks = 2, '
+        "across = true},"
+        '{collective = "send", size_bytes = 70, ranks = [4], shift = -4},'
+        '{collective = "receive", size_bytes = 70, ranks = [0], shift = -4}',
+        ranks=8,
+    )
+    sent: Counter[tuple[int, int]] = Counter()
+    for one in found.scenario.work.transfers:
+        sent[int(one["from"]), int(one["to"])] += int(one["bytes"])
+    wanted = {(r, (r + 1) % 4): 300 for r in range(4)}
+    wanted |= {(4, 6): 100, (6, 4): 100, (5, 7): 100, (7, 5): 100, (4, 0): 70}
+    assert sent == wanted
+
+
+@pytest.mark.parametrize(
+    ("operation", "hops"),
+    [
+        ('{collective = "all_gather", ranks = "0-3", HOP}', 3),
+        ('{collective = "all_reduce_ring", ranks = "0-3", HOP}', 6),
+        ('{collective = "all_reduce_double_tree", ranks = "0-3", slices = 1, HOP}', 4),
+        ('{collective = "all_gather_pat", ranks = "0-3", HOP}', 2),
+        ('{collective = "all_to_all", HOP}', 2),
+        ('{collective = "send", ranks = "0"}, {collective = "receive", ranks = "1", HOP}', 1),
+    ],
+)
+def test_steps__each_hop_of_an_operation_takes_time(operation: str, hops: int) -> None:
+    """An all-to-all of eight ranks has seven messages of each, four at a time: two hops."""
+    plain, slow = (
+        simulated(operation.replace("HOP", f"hop_ns = {hop_ns}"), ranks=8)
+        for hop_ns in (0, 1_000 * US)
+    )
+    more_ns = slow.steps[0]["step_ns"] - plain.steps[0]["step_ns"]
+    assert more_ns == pytest.approx(hops * 1_000 * US, rel=0.01)
+
+
 COLLECTIVES = [one for one in OPERATIONS if one not in ("send", "receive")]
 
 
@@ -278,7 +317,18 @@ def test_steps__a_run_that_computes_until_its_limit_took_that_long() -> None:
         ),
         ('{name = "a", compute_ns = 1, ranks = "4"}', "", "a: ranks: 4: ranks are 0 to 3"),
         ('{name = "a", compute_ns = 1, ranks = []}', "", "a: ranks: []: give a rank"),
-        ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),
+        ('{collective = "send", shift = 4}', "", "shift 4: must be from 1 to 3, or as much below"),
+        (
+            '{name = "a", collective = "send", ranks = "2-3"}',
+            "",
+            "a: shift 1: rank 3 has no rank 4: ranks are 0 to 3",
+        ),
+        (
+            '{name = "a", collective = "reduce", ranks = "2"}',
+            "",
+            "a: ranks: a group needs at least",
+        ),
+        ('{collective = "reduce", ranks = "0-2", group_ranks = 2}', "", "must divide the 3 ranks"),
         ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
         ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),
         ("{compute_ns = 1}", "repeats = 1_048_576\nname = 3", "expected text in quotes"),

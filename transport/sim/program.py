@@ -79,6 +79,7 @@ class Operation:
     root: int = 0  # for functions with a root: its index in `ranks`
     channels: int = 1
     slices: int = SLICES  # pieces that are pipelined along a tree or a chain
+    hop_ns: int = 0  # time from a message's arrival until what waits for it
     communicator: int = 0  # operations with equal numbers share connections, in program order
     step: int = 0  # number of the training step, for reports
 
@@ -251,9 +252,9 @@ class _Builder:
         numbers = self._put(mine, index, index)
         inner = made.dependencies
         self.waits += len(inner)
-        self.link("tt", numbers[inner["before"]], numbers[inner["after"]])
+        self.link("tt", numbers[inner["before"]], numbers[inner["after"]], one.hop_ns)
         self.link("lt", self.begin[index][sender], numbers)
-        self.link("tl", numbers, self.end[index][receiver])
+        self.link("tl", numbers, self.end[index][receiver], one.hop_ns)
         # A member that receives nothing ends when the messages that it sent have arrived.
         alone = ~np.isin(sender, receiver)
         self.link("tl", numbers[alone], self.end[index][sender[alone]])
@@ -281,7 +282,8 @@ class _Builder:
         number = self._put(made, out[0], into[0])
         self.link("lt", self.begin[out[0]][[out[1]]], number)
         self.link("tl", number, self.end[out[0]][[out[1]]])
-        self.link("tl", number, self.end[into[0]][[into[1]]])
+        hop_ns = self.program.operations[into[0]].hop_ns
+        self.link("tl", number, self.end[into[0]][[into[1]]], hop_ns)
 
     def _put(self, made: Array, sent_by: int, received_by: int) -> Array:
         numbers = self.count + np.arange(len(made))

@@ -441,7 +441,7 @@ OPERATION: Table = {
     ),
     "every": _int(1, "run only in every n-th step, as a checkpoint or an evaluation", 1, 1 << 20),
     "offset": _int(0, "with every: the first step with the operation", 0, 1 << 20),
-    "ranks": Key("ranks", None, 'computation: only of these ranks, as "0"; default: all'),
+    "ranks": Key("ranks", None, 'only at these ranks, as "0-3"; default: all'),
     "after": Key(
         "words",
         None,
@@ -449,7 +449,7 @@ OPERATION: Table = {
         "communication the computation before it",
     ),
     "group_ranks": _int(
-        None, "size of its communicators, of consecutive ranks; default: one of all ranks", 2
+        None, "size of its communicators, of consecutive ranks; default: one of all its ranks", 2
     ),
     "across": Key(
         "bool", False, "its communicators join the ranks at the same place of all such groups"
@@ -457,7 +457,15 @@ OPERATION: Table = {
     "channels": _int(1, "channels of a ring", 1, 64),
     "slices": _int(8, "pieces that are pipelined along trees and chains", 1, 4_096),
     "root": _int(0, "root, as a rank of the communicator", 0),
-    "shift": _int(1, "send: to the rank this much higher; receive: from the rank this much lower"),
+    "shift": _int(
+        1,
+        "send: to the rank this much higher, or lower if negative; receive: from where it was sent",
+        -HOSTS_MAX,
+    ),
+    "hop_ns": _ns(
+        0,
+        "time from a message's arrival until what waits for it: of kernels, or links inside a node",
+    ),
 }
 
 EVENTS: Table = {

@@ -183,6 +183,7 @@ def _operation(
             function=MESSAGES[name],
             peers=group + shift,
             size_bytes=keys["size_bytes"],
+            hop_ns=keys["hop_ns"],
             **common,
         )
     function, algorithm = COLLECTIVES[name]
@@ -194,6 +195,7 @@ def _operation(
         channels=keys["channels"],
         slices=keys["slices"],
         root=keys["root"],
+        hop_ns=keys["hop_ns"],
         **common,
     )
 
@@ -220,7 +222,8 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
             text = f"{name}: root {keys['root']}: ranks of its communicator are 0 to {last}"
             raise BadWorkError("operations", text)
         is_message = collective in MESSAGES  # all sends and receives share a communicator
-        shape = (is_message,) if is_message else (keys["group_ranks"], keys["across"])
+        members = str(keys["ranks"]), keys["group_ranks"], keys["across"]
+        shape = (is_message,) if is_message else members
         first = communicators.get(shape, numbered)
         if collective is not None and shape not in communicators:
             communicators[shape] = numbered
@@ -234,31 +237,39 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
 def _groups(ranks: int, keys: Mapping[str, Any], name: str) -> list[Array]:
     """The ranks of each communicator of an operation."""
     everyone = np.arange(ranks)
-    shift = keys["shift"]
-    if keys["collective"] in MESSAGES and shift >= ranks:
-        text = f"{name}: shift {shift}: must be less than the number of ranks, {ranks}"
-        raise BadWorkError("operations", text)
-    if keys["collective"] == "send":
-        return [everyone[: max(ranks - shift, 0)]]
-    if keys["collective"] == "receive":
-        return [everyone[shift:]]
     if keys["ranks"] is not None:
-        if keys["compute_ns"] is None:
-            raise BadWorkError("operations", f"{name}: ranks: only computations can have it")
         try:
-            return [ranks_of(keys["ranks"], ranks, least=1, what="rank")]
+            everyone = ranks_of(keys["ranks"], ranks, least=1, what="rank")
         except BadWorkError as error:
             raise BadWorkError("operations", f"{name}: ranks: {error.text}") from None
+    if keys["collective"] in MESSAGES:
+        return [_with_other_end(ranks, everyone, keys, name)]
     size = keys["group_ranks"]
-    if size is None or keys["compute_ns"] is not None:
+    if keys["compute_ns"] is not None or (size is None and keys["ranks"] is None):
         return [everyone]
-    if size > ranks or ranks % size:
+    size = size or len(everyone)
+    if size > len(everyone) or len(everyone) % size:
         raise BadWorkError(
-            "operations", f"{name}: group_ranks {size}: must divide the {ranks} ranks"
+            "operations", f"{name}: group_ranks {size}: must divide the {len(everyone)} ranks"
         )
     grid = everyone.reshape(-1, size)
     groups = list(grid.T if keys["across"] else grid)
     if len(groups[0]) < 2:
-        what = "across" if keys["across"] else "group_ranks"
+        what = "across" if keys["across"] else "group_ranks" if keys["group_ranks"] else "ranks"
         raise BadWorkError("operations", f"{name}: {what}: a group needs at least 2 ranks")
     return groups
+
+
+def _with_other_end(ranks: int, members: Array, keys: Mapping[str, Any], name: str) -> Array:
+    """The ranks of a send or receive whose other end exists."""
+    shift = keys["shift"]
+    if not 0 < abs(shift) < ranks:
+        text = f"{name}: shift {shift}: must be from 1 to {ranks - 1}, or as much below 0"
+        raise BadWorkError("operations", text)
+    others = members + (shift if keys["collective"] == "send" else -shift)
+    exists = (others >= 0) & (others < ranks)
+    if keys["ranks"] is not None and not exists.all():
+        rank, other = int(members[~exists][0]), int(others[~exists][0])
+        text = f"{name}: shift {shift}: rank {rank} has no rank {other}: ranks are 0 to {ranks - 1}"
+        raise BadWorkError("operations", text)
+    return members[exists]
