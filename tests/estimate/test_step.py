@@ -23,8 +23,11 @@ SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
 GPU = Gpu("test", 1e12, 80e9, 1e15, 1.0)
 
 
-def network(rate: float = 1e9, step_ns: float = 0.0) -> Network:
-    return Network("test", "test", Link(rate, (Protocol("only", 0.0, step_ns, 1.0),)))
+def network(rate: float = 1e9, step_ns: float = 0.0, gpus_per_node: int = 1) -> Network:
+    """Links inside nodes are as those between them."""
+    link = Link(rate, (Protocol("only", 0.0, step_ns, 1.0),))
+    inside = link if gpus_per_node > 1 else None
+    return Network("test", "test", link, gpus_per_node, inside)
 
 
 def test_difference_ns__is_zero_if_times_differ_by_rounding() -> None:
@@ -102,6 +105,21 @@ def test_schedule__computation_and_communication_slow_each_other_while_both_run(
     # Both begin at 10. At 34, b ends; the sum then has 20 - 24 / 1.25 left.
     assert list(found.ends_ns) == pytest.approx([10, 34.8, 34, 100])
     assert run(tasks, frozenset({"gradients"}), Slowdown(2.0, 1.25)).ends_ns[2] == 22
+
+
+def test_schedule__tasks_that_share_a_nic_slow_each_other() -> None:
+    """From 10 to 40, 0.5 + 1 of the NIC are wanted, so both tasks take 1.5 times as long."""
+    tasks = [
+        Task("a", 0, "main", COMPUTE, 10),
+        Task("sum", 0, "data", "gradients", 30, nic_share=0.5),
+        Task("send", 0, "send", "pipeline", 20, ("a",), nic_share=1.0),
+        Task("other GPU's", 1, "data", "gradients", 30, nic_share=1.0),
+    ]
+    assert list(run(tasks).ends_ns) == [10, 40, 40, 30]
+    # The send alone keeps the NIC busy, and the sum only the link inside its node.
+    tasks[1] = Task("sum", 0, "data", "gradients", 30)
+    assert list(run(tasks).ends_ns) == [10, 30, 30, 30]
+    assert exposed_ns([*tasks[:1], *tasks[2:3]]) == {"pipeline": 20}
 
 
 @given(st.floats(1, 5), st.floats(1, 5), st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9))))
@@ -191,7 +209,7 @@ def test_pipeline__dualpipe_hides_what_experts_exchange() -> None:
     plan = Plan(data=2, expert=2, pipeline=4, global_batch=16)
     exposed = {}
     for schedule in ("1f1b", "dualpipe"):
-        found = train(model, replace(plan, schedule=schedule), GPU, network(1e9))
+        found = train(model, replace(plan, schedule=schedule), GPU, network(1e9, 0.0, 2))
         (row,) = (row for row in found.rows if row.kind == "expert")
         exposed[schedule] = row.exposed_ns
     # Two AllToAlls of half a microbatch's tokens, in forward and in backward, 8 times 2 layers;
@@ -318,12 +336,15 @@ def test_data__gradients_hide_beside_tensor_parallel_operations_too() -> None:
     """The next layer waits for the tensor parallel sums of one layer, not for its gradients."""
     model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
     plan = Plan(data=2, tensor=2, global_batch=2, bucket_bytes=model.layer_parameters)
-    found = train(model, plan, GPU, network(1e9))
+    found = train(model, plan, GPU, network(1e9, 0.0, 2))
     rows = {row.kind: row for row in found.rows}
     assert rows["gradients"].each_ns < GPU.ns(model.layer_flops(512))
     last_sums_ns = 2 * rows["tensor"].each_ns  # the last bucket is sent beside them
     exposed_ns = rows["gradients"].each_ns - last_sums_ns
     assert rows["gradients"].exposed_ns == pytest.approx(exposed_ns, rel=1e-3)
+    # Without a link of their own, the sums need the NIC that gradients use, too.
+    shared = train(model, plan, GPU, network(1e9))
+    assert shared.step_ns > found.step_ns + last_sums_ns / 2
 
 
 @pytest.mark.parametrize(("vocabulary", "gathers"), [(1, 2), (16_384, 1)])

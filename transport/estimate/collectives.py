@@ -63,7 +63,8 @@ class Estimate:
 
     limited_by: inside or between (the link whose bytes take longest), pcie (between a GPU and its
     NIC), uplinks (of leaf switches), latency, or launch: the host needs longer to launch the
-    operation than the network to run it, and latency_ns includes the difference.
+    operation than the network to run it, and latency_ns includes the difference. nic_ns: how long
+    its bytes keep a GPU's NIC busy.
     """
 
     operation: str
@@ -76,6 +77,12 @@ class Estimate:
     bytes_ns: float
     terms: Terms
     limited_by: str
+    nic_ns: float = 0.0
+
+    @property
+    def nic_share(self) -> float:
+        """Part of its time in which it keeps a GPU's NIC busy."""
+        return min(self.nic_ns / self.time_ns, 1.0) if self.time_ns else 0.0
 
 
 def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
@@ -273,6 +280,7 @@ def _timed(
         *times,
         terms=need,
         limited_by=slowest,
+        nic_ns=times_ns["between"],
     )
 
 

@@ -24,7 +24,7 @@ class Task:
 
     name: of this task only. stream: tasks of one stage and stream run one after the other, in the
     order of the list. after: names of the tasks that must have ended before. sent: the operation of
-    a task that communicates.
+    a task that communicates. nic_share: part of its time in which it keeps its GPU's NIC busy.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Task:
     ns: float
     after: tuple[str, ...] = ()
     sent: Estimate | None = None
+    nic_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Graph:
     """Which tasks wait for which, by their numbers; to run the same tasks several times.
 
     missing: number of tasks that must end before each task begins. later: the tasks that wait for
-    each task.
+    each task. sharing: the kinds of communication that use NICs, if tasks of a stage could do so at
+    once; else none.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -69,6 +71,9 @@ class Graph:
             self.missing[number] = len(before)
             for one in before:
                 self.later[one].append(number)
+        users = {(task.stage, task.stream) for task in tasks if task.nic_share}
+        shares = len(users) > len({stage for stage, _ in users})
+        self.sharing = frozenset(task.kind for task in tasks if task.nic_share and shares)
 
 
 def run(
@@ -78,11 +83,12 @@ def run(
 ) -> Timed:
     """Begin and end of each task. without: kinds of communication that take no time.
 
-    A task begins when the previous task of its stream and the tasks in `after` have ended.
+    A task begins when the previous task of its stream and the tasks in `after` have ended. Tasks
+    that need more of a stage's NIC than it has all become slower by the same factor.
     ScheduleError if tasks wait for each other in a circle.
     """
     graph = tasks if isinstance(tasks, Graph) else Graph(tasks)
-    if slowdown == NONE:
+    if slowdown == NONE and graph.sharing <= without:
         begins, ends = _independent(graph, without)
     else:
         clock = _Clock(graph, without, slowdown)
@@ -114,6 +120,8 @@ def _independent(graph: Graph, without: frozenset[str]) -> tuple[list[float], li
 class _Clock:
     """Runs tasks in the order of their times, as those that run at once slow each other.
 
+    Computation and communication do by `slowdown`, and communication that shares a NIC does.
+
     due: heap of (end time, task, version). An entry is void if its version is not the task's in
     `valid`: the task's speed has changed since.
     """
@@ -130,6 +138,7 @@ class _Clock:
         self.running: dict[int, tuple[set[int], set[int]]] = {
             task.stage: (set(), set()) for task in tasks
         }
+        self.load = dict.fromkeys(self.running, 0.0)  # stage -> sum of nic_share that runs
         self.since_ns = [0.0] * len(tasks)
 
     def run(self) -> None:
@@ -150,10 +159,11 @@ class _Clock:
         return self.tasks[number].kind in (COMPUTE, IDLE)
 
     def slowness(self, number: int) -> float:
+        task, slow = self.tasks[number], self.slowdown
+        shared = max(self.load[task.stage], 1.0) if task.nic_share else 1.0
         if not self.sides(number)[1]:
-            return 1.0
-        slow = self.slowdown
-        return slow.computation if self.is_computing(number) else slow.communication
+            return shared
+        return slow.computation if self.is_computing(number) else shared * slow.communication
 
     def push(self, number: int, now_ns: float) -> None:
         self.valid[number] += 1
@@ -176,13 +186,24 @@ class _Clock:
         """Adds a task to the running ones or removes it, and updates the speed of the others."""
         same, others = self.sides(number)
         matters = len(same) == (0 if joins else 1)
-        for one in others if matters else ():
+        changed = list(others) if matters else []
+        task = self.tasks[number]
+        load = self.load[task.stage]
+        if task.nic_share:
+            rivals = [one for one in same if one != number and self.tasks[one].nic_share]
+            load = sum(self.tasks[one].nic_share for one in rivals) + joins * task.nic_share
+            if max(load, self.load[task.stage]) > 1.0:
+                changed += rivals
+        for one in changed:
             self.settle(one, now_ns)
         if joins:
             same.add(number)
         else:
             same.remove(number)
-        for one in others if matters else ():
+        self.load[task.stage] = sum(
+            self.tasks[one].nic_share for one in self.running[task.stage][1]
+        )
+        for one in changed:
             self.push(one, now_ns)
 
     def end(self, number: int, now_ns: float) -> None:

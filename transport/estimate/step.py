@@ -163,7 +163,8 @@ class Step:
     def add(
         self, name: str, stage: int, stream: str, kind: str, ns: float, after: Sequence[str] = ()
     ) -> str:
-        self.tasks.append(Task(name, stage, stream, kind, ns, tuple(after)))
+        share = self.used[kind][0].each.nic_share if kind in self.used else 0.0
+        self.tasks.append(Task(name, stage, stream, kind, ns, tuple(after), nic_share=share))
         return name
 
     def send(
@@ -176,7 +177,8 @@ class Step:
         after: Sequence[str],
     ) -> str:
         """Adds a task that communicates."""
-        self.tasks.append(Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent))
+        share = 0.0 if sent is None else sent.nic_share
+        self.tasks.append(Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent, share))
         return name
 
     def build(self) -> list[Task]:
