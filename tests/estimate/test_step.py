@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 
 from transport.estimate.activations import attention_share
 from transport.estimate.computation import of_gpu
-from transport.estimate.gpus import Gpu
+from transport.estimate.gpus import Gpu, gpu
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Link, Network, Protocol, Slowdown, of_links
 from transport.estimate.pipelines import in_flight, order
@@ -120,6 +120,25 @@ def test_schedule__tasks_that_share_a_nic_slow_each_other() -> None:
     tasks[1] = Task("sum", 0, "data", "gradients", 30)
     assert list(run(tasks).ends_ns) == [10, 30, 30, 30]
     assert exposed_ns([*tasks[:1], *tasks[2:3]]) == {"pipeline": 20}
+
+
+def test_train__stages_of_one_node_send_over_its_links() -> None:
+    """Stages of two GPUs: of three sends forward, those between stages 1 and 2 leave the node."""
+    model = replace(PRESETS["gpt2"], layers=4)
+    plan = Plan(tensor=2, pipeline=4)
+    network = of_links("ethernet-100", "nvlink4", 4)
+    step = Step(model, plan, of_gpu(model, plan, gpu("h100")), network)
+    between = {
+        task.name: task.sent.terms.between_bytes
+        for task in step.build()
+        if task.sent is not None and task.name.startswith("forward")
+    }
+    size = model.sequence * model.hidden * 2
+    assert between == {
+        "forward 1.0 from 0": 0,
+        "forward 2.0 from 1": size,
+        "forward 3.0 from 2": 0,
+    }
 
 
 @given(st.floats(1, 5), st.floats(1, 5), st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9))))

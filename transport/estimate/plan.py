@@ -140,6 +140,11 @@ class Plan:
         }[name]
         return Group(ranks, stride)
 
+    def is_away(self, one: int, other: int, gpus_per_node: int) -> bool:
+        """Whether two pipeline stages are on different nodes, which stages fill in order."""
+        each = self.tensor * self.replicas
+        return one * each // gpus_per_node != other * each // gpus_per_node
+
     def check(self, model: Model) -> None:
         """Raises PlanError, with what to change, if the plan does not fit."""
         self._check_values()

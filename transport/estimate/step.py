@@ -132,14 +132,24 @@ class Step:
         return Pass(kind, ns + again * computed.forward_ns, sums, 2.0 + again)
 
     def message(
-        self, kind: str, operation: str, group: Group, size_bytes: float, times: int = 1
+        self,
+        kind: str,
+        operation: str,
+        group: Group,
+        size_bytes: float,
+        times: int = 1,
+        nodes: int | None = None,
     ) -> Estimate | None:
-        """Counts operations, and estimates one of them. None: the group has one rank."""
+        """Counts operations, and estimates one of them. None: the group has one rank.
+
+        nodes: of the two ranks of a send; None: two if the group spans several.
+        """
         if group.ranks < 2:
             return None
-        ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
+        ranks, spanned = group.ranks, group.nodes(self.network.gpus_per_node)
         if operation == "send":
-            ranks, nodes = 2, min(nodes, 2)
+            ranks, spanned = 2, min(spanned, 2)
+        nodes = spanned if nodes is None else nodes
         # On a torus, groups of as many ranks differ by their axes.
         key = operation, size_bytes, ranks, nodes if self.network.torus is None else group.stride
         if key not in self.known:
@@ -225,7 +235,7 @@ class Step:
             self.add(name, stage, MAIN, COMPUTE, self.computation.head_forward_ns)
             return
         self.add(name, stage, MAIN, COMPUTE, 0.0)
-        self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
+        self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, 1, name)
 
     def _backward(self, stage: int, chunk: int, batch: int, work: Pass) -> list[str]:
         """Adds a chunk's backward pass; returns the names of the tasks that reduce gradients."""
@@ -242,7 +252,7 @@ class Step:
         reduced = self._layers(name, stage, chunk, work, after, reduces, gathers, early)
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         if chunk:
-            self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
+            self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, -1, name)
         return reduced
 
     def _weights(self, stage: int, chunk: int, batch: int) -> list[str]:
@@ -535,12 +545,15 @@ class Step:
         sent = self.message(kind, operation, self.plan.group("copies"), size)
         return self.send(name, stage, "data", kind, sent, [after])
 
-    def _send(self, name: str, stage: int, way: str, after: str) -> None:
-        """Activations, or their gradients, go to the next stage."""
-        size = self.tokens * self.model.hidden * self.plan.value_bytes
-        size /= self.plan.tensor if self.plan.sequence else 1
-        sent = self.message("pipeline", "send", self.plan.group("pipeline"), size)
-        self.send(name, stage, f"send {way}", "pipeline", sent, [after])
+    def _send(self, name: str, stage: int, by: int, after: str) -> None:
+        """Activations (by: 1), or their gradients (by: -1), go to another stage."""
+        plan = self.plan
+        size = self.tokens * self.model.hidden * plan.value_bytes
+        size /= plan.tensor if plan.sequence else 1
+        nodes = 1 + plan.is_away(stage, (stage + by) % plan.pipeline, self.network.gpus_per_node)
+        sent = self.message("pipeline", "send", plan.group("pipeline"), size, nodes=nodes)
+        way = "send forward" if by > 0 else "send backward"
+        self.send(name, stage, way, "pipeline", sent, [after])
 
     def _optimizer(self, stage: int, reduced: list[str]) -> None:
         """Adds the optimizer, which updates its part of the parameters; ZeRO then gathers them."""
