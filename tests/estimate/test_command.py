@@ -205,37 +205,6 @@ def test_calibrate__takes_how_much_computation_and_operations_slow_each_other(
     assert "has no slowdown of weft, only of nothing" in done.output
 
 
-def test_simulate__agrees_with_the_estimate(tmp_path: Path) -> None:
-    plans = (
-        ("--data", "16", "--inside", "nvlink4", "--gpus-per-node", "4"),
-        ("--data", "4", "--zero", "3"),
-        ("--data", "4", "--zero", "1"),
-    )
-    for plan in plans:
-        size = ("--layers", "4", "--between", "ethernet-100")
-        done = run("simulate", "gpt2-medium", *size, *plan, "--json", "-")
-        assert done.exit_code == 0, done.output
-        found = json.loads(done.output)
-        assert found["hosts"] == 4
-        assert found["ratio"] == pytest.approx(1.0, abs=0.15), plan
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--data", "8", "--pipeline", "2"), "pipeline: only data and tensor parallelism"),
-        (("--data", "8", "--inside", "nvlink4"), "on one node: nothing to simulate"),
-        (("--data", "64", "--segment", "1 kB"), "M packets: use fewer"),
-        (("--data", "4", "--segment", "big"), "--segment: "),
-        (("--data", "4", "--segment", "1 MB"), "hosts.segment_bytes: 1000000: expected"),
-    ],
-)
-def test_simulate__mistakes_are_one_line(words: tuple[str, ...], said: str) -> None:
-    done = run("simulate", "gpt2-xl", *words)
-    assert done.exit_code == 2
-    assert said in done.output.splitlines()[-1]
-
-
 def test_train__one_page_and_curves(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page, curves = tmp_path / "p.html", tmp_path / "c.svg"

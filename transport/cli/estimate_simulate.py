@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SEGMENTS_MAX = 50e6
 INTERRUPTED = 130
+OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 
 
 @click.command("simulate")
@@ -46,11 +47,15 @@ def command(
 ) -> None:
     """Simulate a training step of MODEL, packet by packet, and compare it with the estimate.
 
-    Only the traffic of data parallelism (DDP, ZeRO) between nodes is simulated, over one rail of a
-    fabric with as many uplinks as hosts. Computation and tensor parallelism take the estimated
-    time.
+    What GPUs send to other nodes is simulated over one rail of a fabric with as many uplinks as
+    hosts. Computation, what GPUs of one node send each other, and the latency of calls and steps
+    take the estimated time. DualPipe and overlap inside a layer between nodes are refused.
 
-    Example: weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
+    \b
+    Examples:
+      weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
+      weft estimate simulate llama2-7b --tensor 8 --pipeline 4 --data 4 --batch 32 \\
+          --inside nvlink4 --between ethernet-400
     """
     from transport.estimate.networks import NONE
     from transport.estimate.simulated import scenario_of
@@ -116,8 +121,6 @@ def _run(made: Simulated) -> Result:
 
 
 def show(estimated: Training, result: Result, made: Simulated, json_path: str | None) -> None:
-    from transport.estimate.simulated import SIMULATED
-
     (row,) = result.steps
     if not row["finished"]:
         raise click.ClickException(
@@ -125,6 +128,7 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
             f"{time_text(made.tables['limit_ns'])} of simulated time"
         )
     simulated_ns, ratio = row["step_ns"], row["step_ns"] / estimated.step_ns
+    dropped = int(result.ports["dropped"].sum())
     if json_path is not None:
         write_json(
             {
@@ -132,7 +136,9 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
                 "simulated_ns": simulated_ns,
                 "ratio": ratio,
                 "hosts": made.hosts,
-                "packets_dropped": int(result.ports["dropped"].sum()),
+                "between_nodes": list(made.between),
+                "inside_nodes": list(made.inside),
+                "packets_dropped": dropped,
                 "scenario": made.tables,
                 "operations": [asdict(one) for one in estimated.rows],
             },
@@ -145,12 +151,18 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
     )
     click.echo(
         f"\nthe simulated step takes {ratio:.3f} times the estimate; {made.hosts} hosts, "
-        "one for each node, with the NIC of one of its GPUs"
+        "one for each node of a pipeline stage, with the NIC of one of its GPUs"
     )
+    click.echo(
+        f"simulated: {', '.join(made.between)}; in estimated time: computation, latency of steps"
+        + "".join(f", {kind} (inside nodes)" for kind in made.inside)
+    )
+    if dropped:
+        click.echo(f"{count_text(dropped)} packets were dropped from full queues and sent again")
     algorithms = {
         one.operation.replace("_", ""): one.algorithm
         for one in estimated.rows
-        if one.kind in SIMULATED and one.nodes == one.ranks
+        if one.kind in OF_DATA and one.nodes == one.ranks
     }
     if algorithms:
         value = ";".join(f"{name}:{algorithm}" for name, algorithm in sorted(algorithms.items()))

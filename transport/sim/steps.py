@@ -272,4 +272,4 @@ def _with_other_end(ranks: int, members: Array, keys: Mapping[str, Any], name: s
         rank, other = int(members[~exists][0]), int(others[~exists][0])
         text = f"{name}: shift {shift}: rank {rank} has no rank {other}: ranks are 0 to {ranks - 1}"
         raise BadWorkError("operations", text)
-    return members[exists]
+    return np.asarray(members[exists])
