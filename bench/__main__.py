@@ -28,6 +28,7 @@ BENCHES = {
     "estimate_plans": "The best plans of a search beside published ones, of Calculon and others.",
     "estimate_steps": "Estimates of training steps before they are measured, and their errors.",
     "estimate_simulated": "Estimates of operations against the packet simulator, to 1,024 ranks.",
+    "estimate_simulated_steps": "Estimates of training steps against the packet simulator.",
     "estimate_published": "Estimates of training steps against published runs.",
     "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",

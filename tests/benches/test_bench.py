@@ -63,6 +63,17 @@ def test_bench__estimate_held_out() -> None:
     assert (refused.returncode, "no run begins with" in refused.stderr) == (2, True)
 
 
+def test_bench__estimate_simulated_steps() -> None:
+    """Times are virtual, so they are the same on every machine."""
+    found = bench("estimate_simulated_steps", "--gpus-max", "16", "--shape", "PP 8, TP 2")
+    (row,) = found["rows"]
+    assert (row["gpus"], row["hosts"], row["between_nodes"]) == (16, 8, ["pipeline"])
+    assert row["difference"] == pytest.approx(0.0, abs=0.05)
+    refused = run("bench", "estimate_simulated_steps", "--gpus-max", "16", "--shape", "PP 4, TP 8")
+    assert refused.returncode == 2
+    assert "needs more than 16 GPUs: raise --gpus-max" in refused.stderr
+
+
 def test_bench__estimate_fit() -> None:
     pytest.importorskip("scipy")
     rows = bench("estimate_fit", "--only", "megatron-1.7b")["rows"]
