@@ -122,6 +122,16 @@ def test_schedule__tasks_that_share_a_nic_slow_each_other() -> None:
     assert exposed_ns([*tasks[:1], *tasks[2:3]]) == {"pipeline": 20}
 
 
+def test_schedule__a_send_needs_the_nic_of_its_receiver() -> None:
+    """Stage 0 sums and receives: both take twice as long. What stage 1 sums is not slowed."""
+    tasks = [
+        Task("sum", 0, "data", "gradients", 10, nic_share=1.0),
+        Task("send", 1, "send", "pipeline", 10, nic_share=1.0, to=0),
+        Task("back", 0, "send", "pipeline", 0, nic_share=1.0, to=1),
+    ]
+    assert list(run(tasks).ends_ns) == [20, 20, 0]
+
+
 def test_train__stages_of_one_node_send_over_its_links() -> None:
     """Stages of two GPUs: of three sends forward, those between stages 1 and 2 leave the node."""
     model = replace(PRESETS["gpt2"], layers=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -24,7 +25,8 @@ class Task:
 
     name: of this task only. stream: tasks of one stage and stream run one after the other, in the
     order of the list. after: names of the tasks that must have ended before. sent: the operation of
-    a task that communicates. nic_share: part of its time in which it keeps its GPU's NIC busy.
+    a task that communicates. nic_share: part of its time in which it keeps its GPU's NIC busy, both
+    ways, or if it sends to another stage, `to`, that GPU's NIC the other way.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Task:
     after: tuple[str, ...] = ()
     sent: Estimate | None = None
     nic_share: float = 0.0
+    to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,9 @@ class _Clock:
         self.running: dict[int, tuple[set[int], set[int]]] = {
             task.stage: (set(), set()) for task in tasks
         }
-        self.load = dict.fromkeys(self.running, 0.0)  # stage -> sum of nic_share that runs
+        # (stage, is it sending) -> running tasks that use its NIC so, and the sum of their shares.
+        self.users: dict[tuple[int, bool], set[int]] = defaultdict(set)
+        self.load: dict[tuple[int, bool], float] = defaultdict(float)
         self.since_ns = [0.0] * len(tasks)
 
     def run(self) -> None:
@@ -160,7 +165,7 @@ class _Clock:
 
     def slowness(self, number: int) -> float:
         task, slow = self.tasks[number], self.slowdown
-        shared = max(self.load[task.stage], 1.0) if task.nic_share else 1.0
+        shared = max(1.0, *(self.load[one] for one in _nics(task))) if task.nic_share else 1.0
         if not self.sides(number)[1]:
             return shared
         return slow.computation if self.is_computing(number) else shared * slow.communication
@@ -186,23 +191,21 @@ class _Clock:
         """Adds a task to the running ones or removes it, and updates the speed of the others."""
         same, others = self.sides(number)
         matters = len(same) == (0 if joins else 1)
-        changed = list(others) if matters else []
-        task = self.tasks[number]
-        load = self.load[task.stage]
-        if task.nic_share:
-            rivals = [one for one in same if one != number and self.tasks[one].nic_share]
-            load = sum(self.tasks[one].nic_share for one in rivals) + joins * task.nic_share
-            if max(load, self.load[task.stage]) > 1.0:
-                changed += rivals
+        changed = set(others) if matters else set()
+        task, loads = self.tasks[number], {}
+        for nic in _nics(task) if task.nic_share else ():
+            rivals = self.users[nic] - {number}
+            loads[nic] = sum(self.tasks[one].nic_share for one in rivals) + joins * task.nic_share
+            if max(loads[nic], self.load[nic]) > 1.0:
+                changed |= rivals
         for one in changed:
             self.settle(one, now_ns)
-        if joins:
-            same.add(number)
-        else:
-            same.remove(number)
-        self.load[task.stage] = sum(
-            self.tasks[one].nic_share for one in self.running[task.stage][1]
-        )
+        for each in (same, *(self.users[nic] for nic in loads)):
+            if joins:
+                each.add(number)
+            else:
+                each.remove(number)
+        self.load |= loads
         for one in changed:
             self.push(one, now_ns)
 
@@ -214,6 +217,11 @@ class _Clock:
             self.missing[one] -= 1
             if not self.missing[one]:
                 self.begin(one, now_ns)
+
+
+def _nics(task: Task) -> tuple[tuple[int, bool], tuple[int, bool]]:
+    """The NICs that a task uses: its stage's to send, and the receiver's."""
+    return (task.stage, True), (task.stage if task.to is None else task.to, False)
 
 
 def sending(tasks: Sequence[Task]) -> frozenset[str]:

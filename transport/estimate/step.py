@@ -185,10 +185,13 @@ class Step:
         kind: str,
         sent: Estimate | None,
         after: Sequence[str],
+        to: int | None = None,
     ) -> str:
-        """Adds a task that communicates."""
+        """Adds a task that communicates. to: the stage it sends to, if that is another."""
         share = 0.0 if sent is None else sent.nic_share
-        self.tasks.append(Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent, share))
+        self.tasks.append(
+            Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent, share, to)
+        )
         return name
 
     def build(self) -> list[Task]:
@@ -550,10 +553,11 @@ class Step:
         plan = self.plan
         size = self.tokens * self.model.hidden * plan.value_bytes
         size /= plan.tensor if plan.sequence else 1
-        nodes = 1 + plan.is_away(stage, (stage + by) % plan.pipeline, self.network.gpus_per_node)
+        to = (stage + by) % plan.pipeline
+        nodes = 1 + plan.is_away(stage, to, self.network.gpus_per_node)
         sent = self.message("pipeline", "send", plan.group("pipeline"), size, nodes=nodes)
         way = "send forward" if by > 0 else "send backward"
-        self.send(name, stage, way, "pipeline", sent, [after])
+        self.send(name, stage, way, "pipeline", sent, [after], to)
 
     def _optimizer(self, stage: int, reduced: list[str]) -> None:
         """Adds the optimizer, which updates its part of the parameters; ZeRO then gathers them."""
