@@ -166,6 +166,14 @@ def test_range__of_a_gpu_without_a_fit_is_wider() -> None:
     assert found.low_ns == pytest.approx(64.0)
 
 
+def test_range__ends_later_with_exchanges_between_nodes() -> None:
+    model = replace(MODEL, sequence=8_192)
+    found = range_of(100.0, model, Plan(), GPU, exchanged_ns=20.0)
+    assert (found.low_ns, found.high_ns) == pytest.approx((80.0, 125.0 + 10.0))
+    assert found.wider == ("AllToAlls between nodes",)
+    assert range_of(100.0, model, Plan(), GPU, exchanged_ns=1.0).wider == ()
+
+
 def test_range__of_measured_computation_is_that_of_own_steps() -> None:
     found = range_of(100.0, MODEL, Plan(), GPU, measured=True)
     assert (found.low_ns, found.high_ns) == pytest.approx((90.0, 110.0))

@@ -269,7 +269,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
         compared = {between: found}
         for link, one in links.items():
             compared[link] = train(shape, plan, computing.gpu, one, computation)
-        expected = computing.range_of(found.step_ns, shape, plan)
+        expected = computing.range_of(found, shape, plan)
         said = report(found, plan, network, computing, expected)
         said.lines[:0] = files_read.lines
         if others:
@@ -353,10 +353,14 @@ class Computing:
             return of_gpu(model, plan, self.gpu)
         return measured(self.file, model, plan)
 
-    def range_of(self, step_ns: float, model: Model, plan: Plan) -> Range:
+    def range_of(self, found: Training, model: Model, plan: Plan) -> Range:
         from transport.estimate.ranges import range_of
 
-        return range_of(step_ns, model, plan, self.gpu, measured=self.file is not None)
+        exchanged_ns = sum(
+            row.exposed_ns for row in found.rows if row.operation == "all_to_all" and row.nodes > 1
+        )
+        measured = self.file is not None
+        return range_of(found.step_ns, model, plan, self.gpu, measured, exchanged_ns)
 
 
 def curves_of(*inputs: Any) -> list[Curve]:

@@ -4,6 +4,7 @@ The range is from the 10th to the 90th percentile of published / estimated, of t
 that the GPU's generation was fitted to, each publisher's with a fit to those of all others
 (`python -m bench estimate_fit`). Logarithms of both are
 multiplied where an estimate goes beyond these runs. These factors are judgement, not a fit.
+AllToAlls between nodes add to the upper end what queues cost them in simulations.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ MANY = 1.3  # more GPUs than MANY_GPUS, of which stragglers and failures are par
 SMALL_TILE = 128
 SMALL_K = 512
 MANY_GPUS = 1_024
+# Flows of an AllToAll meet in queues: simulated steps (`bench estimate_simulated_steps`) are longer
+# than estimates by 0.2 to 0.5 of what their AllToAlls between nodes expose.
+QUEUES = 0.5
+QUEUES_MIN = 0.01  # a smaller part of the step is not said
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,18 @@ class Range:
     wider: tuple[str, ...]
 
 
-def range_of(step_ns: float, model: Model, plan: Plan, gpu: Gpu, measured: bool = False) -> Range:
-    """The range of an estimated step. measured: its computation was measured on one GPU."""
+def range_of(
+    step_ns: float,
+    model: Model,
+    plan: Plan,
+    gpu: Gpu,
+    measured: bool = False,
+    exchanged_ns: float = 0.0,
+) -> Range:
+    """The range of an estimated step. measured: its computation was measured on one GPU.
+
+    exchanged_ns: by how much AllToAlls between nodes make it longer.
+    """
     low, high = MEASURED if measured else gpu.kernels.spread
     power, wider = 1.0, []
     if not measured:
@@ -53,7 +68,10 @@ def range_of(step_ns: float, model: Model, plan: Plan, gpu: Gpu, measured: bool 
     if plan.gpus > MANY_GPUS:
         power *= MANY
         wider.append(f"more than {MANY_GPUS:,} GPUs")
-    return Range(step_ns * low**power, step_ns * high**power, tuple(wider))
+    queued_ns = QUEUES * exchanged_ns
+    if queued_ns > QUEUES_MIN * step_ns:
+        wider.append("AllToAlls between nodes")
+    return Range(step_ns * low**power, step_ns * high**power + queued_ns, tuple(wider))
 
 
 def _small(model: Model, plan: Plan, gpu: Gpu) -> bool:
