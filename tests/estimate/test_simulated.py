@@ -17,6 +17,7 @@ from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import of_links
 from transport.estimate.placed import Placed
 from transport.estimate.plan import Group, Plan
+from transport.estimate.sharing import NOTHING, Sharing
 from transport.estimate.simulated import Simulated, scenario_of
 from transport.estimate.step import Step
 from transport.sim.scenario import from_tables
@@ -29,8 +30,9 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(weft, ["estimate", "simulate", *words])
 
 
-def scenario(model: Model, plan: Plan, gpus_per_node: int = 4) -> Simulated:
-    network = of_links("ethernet-100", "nvlink4", gpus_per_node)
+def scenario(model: Model, plan: Plan, sharing: Sharing = NOTHING) -> Simulated:
+    """On nodes of four GPUs."""
+    network = of_links("ethernet-100", "nvlink4", 4, sharing=sharing)
     plan.check(model)
     step = Step(model, plan, of_gpu(model, plan, gpu("h100")), network)
     return scenario_of(step, step.build(), 1e9, 32_768)
@@ -143,6 +145,12 @@ def test_scenario__experts_exchange_within_their_groups() -> None:
         assert sent[one, other] >= exchanged
     # Gradients of the experts of 2 layers, on 8 GPUs; the trees of other gradients come on top.
     assert sent[0, 2] >= 2 * EXPERTS.experts * EXPERTS.expert_parameters / 8 * 2
+
+
+def test_scenario__has_as_many_nodes_on_a_leaf_as_the_network() -> None:
+    made = scenario(LLAMA, Plan(data=16, global_batch=16), Sharing(nodes_per_leaf=3))
+    fabric = made.tables["network"]
+    assert (made.hosts, fabric["hosts"], fabric["hosts_per_leaf"]) == (4, 6, 3)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ COLLECTIVES = {
     ("all_to_all", "pairs"): "all_to_all",
     ("send", "pairs"): "all_gather",
 }
-HOSTS_PER_LEAF = 16
 LINK_DELAY_NS = 500  # of a link and its switch; the latency of a step has it, too
 QUEUE_BYTES_MIN = 4_000_000  # of a port: as much as a lossless fabric would hold back
 SLICES_MAX = 256
@@ -73,15 +72,14 @@ def scenario_of(
     made = _Operations(step, placed, segment_bytes)
     made.add_all(tasks)
     hosts, rate = placed.hosts, round(network.between.bytes_per_s * 8)
+    leaf = min(hosts, network.sharing.nodes_per_leaf)
     tables = {
         "seed": seed,
         "limit_ns": round(LIMIT_TIMES * step_ns),
         "network": {
-            "hosts": -(-hosts // HOSTS_PER_LEAF) * HOSTS_PER_LEAF
-            if hosts > HOSTS_PER_LEAF
-            else hosts,
-            "hosts_per_leaf": min(hosts, HOSTS_PER_LEAF),
-            "spines": min(hosts, HOSTS_PER_LEAF),
+            "hosts": -(-hosts // leaf) * leaf,
+            "hosts_per_leaf": leaf,
+            "spines": leaf,
             "rate": f"{rate} b/s",
             "uplink_rate": f"{round(rate / network.sharing.oversubscription)} b/s",
             "delay_ns": LINK_DELAY_NS,
