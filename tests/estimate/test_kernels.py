@@ -19,7 +19,8 @@ from transport.estimate.kernels import (
 )
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.plan import FRAMEWORKS, Plan, PlanError
-from transport.estimate.ranges import range_of
+from transport.estimate.ranges import queued_ns, range_of
+from transport.estimate.training import Row
 
 # Tiles of 256 x 128 reach the whole peak of 1e12 operations a second, 100 of them at once.
 KERNELS = Kernels(
@@ -166,12 +167,22 @@ def test_range__of_a_gpu_without_a_fit_is_wider() -> None:
     assert found.low_ns == pytest.approx(64.0)
 
 
-def test_range__ends_later_with_exchanges_between_nodes() -> None:
+def test_range__ends_later_with_queues_between_nodes() -> None:
     model = replace(MODEL, sequence=8_192)
-    found = range_of(100.0, model, Plan(), GPU, exchanged_ns=20.0)
+    found = range_of(100.0, model, Plan(), GPU, queued_ns=10.0)
     assert (found.low_ns, found.high_ns) == pytest.approx((80.0, 125.0 + 10.0))
-    assert found.wider == ("AllToAlls between nodes",)
-    assert range_of(100.0, model, Plan(), GPU, exchanged_ns=1.0).wider == ()
+    assert found.wider == ("queues between nodes",)
+    assert range_of(100.0, model, Plan(), GPU, queued_ns=0.5).wider == ()
+
+
+def test_queued_ns__of_exchanges_and_of_trees_beside_sends() -> None:
+    def row(operation: str, algorithm: str, nodes: int) -> Row:
+        return Row("", operation, algorithm, "", 8, nodes, 1, 1.0, 1.0, 1.0, 8.0, "between", False)
+
+    rows = [row("all_to_all", "pairs", 2), row("all_reduce", "tree", 2)]
+    rows += [row("send", "pairs", 2), row("all_gather", "ring", 2), row("all_to_all", "pairs", 1)]
+    assert queued_ns(rows, Plan()) == 4.0
+    assert queued_ns(rows, Plan(pipeline=2)) == 4.0 + 10.0
 
 
 def test_range__of_measured_computation_is_that_of_own_steps() -> None:

@@ -354,13 +354,10 @@ class Computing:
         return measured(self.file, model, plan)
 
     def range_of(self, found: Training, model: Model, plan: Plan) -> Range:
-        from transport.estimate.ranges import range_of
+        from transport.estimate.ranges import queued_ns, range_of
 
-        exchanged_ns = sum(
-            row.exposed_ns for row in found.rows if row.operation == "all_to_all" and row.nodes > 1
-        )
-        measured = self.file is not None
-        return range_of(found.step_ns, model, plan, self.gpu, measured, exchanged_ns)
+        measured, queued = self.file is not None, queued_ns(found.rows, plan)
+        return range_of(found.step_ns, model, plan, self.gpu, measured, queued)
 
 
 def curves_of(*inputs: Any) -> list[Curve]:

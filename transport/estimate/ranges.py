@@ -4,17 +4,19 @@ The range is from the 10th to the 90th percentile of published / estimated, of t
 that the GPU's generation was fitted to, each publisher's with a fit to those of all others
 (`python -m bench estimate_fit`). Logarithms of both are
 multiplied where an estimate goes beyond these runs. These factors are judgement, not a fit.
-AllToAlls between nodes add to the upper end what queues cost them in simulations.
+Queues between nodes add to the upper end what they cost in simulations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transport.estimate.gpus import Gpu
 from transport.estimate.kernels import layer_products
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan
+from transport.estimate.training import Row
 
 # 10th and 90th percentile of measured / estimated of the 24 steps of `bench estimate_steps`, whose
 # computation was measured on one GPU, rounded up.
@@ -26,9 +28,11 @@ MANY = 1.3  # more GPUs than MANY_GPUS, of which stragglers and failures are par
 SMALL_TILE = 128
 SMALL_K = 512
 MANY_GPUS = 1_024
-# Flows of an AllToAll meet in queues: simulated steps (`bench estimate_simulated_steps`) are longer
-# than estimates by 0.2 to 0.5 of what their AllToAlls between nodes expose.
-QUEUES = 0.5
+# Parts of the exposed time of operations between nodes by which simulated steps are longer, at most
+# (`bench estimate_simulated_steps`): flows of AllToAlls meet in queues; inner nodes of trees wait
+# for several neighbours, and all of them send to other pipeline stages, too.
+EXCHANGES = 0.5
+TREES_BESIDE_SENDS = 1.25
 QUEUES_MIN = 0.01  # a smaller part of the step is not said
 
 
@@ -47,11 +51,11 @@ def range_of(
     plan: Plan,
     gpu: Gpu,
     measured: bool = False,
-    exchanged_ns: float = 0.0,
+    queued_ns: float = 0.0,
 ) -> Range:
     """The range of an estimated step. measured: its computation was measured on one GPU.
 
-    exchanged_ns: by how much AllToAlls between nodes make it longer.
+    queued_ns: as of queued_ns().
     """
     low, high = MEASURED if measured else gpu.kernels.spread
     power, wider = 1.0, []
@@ -68,10 +72,19 @@ def range_of(
     if plan.gpus > MANY_GPUS:
         power *= MANY
         wider.append(f"more than {MANY_GPUS:,} GPUs")
-    queued_ns = QUEUES * exchanged_ns
     if queued_ns > QUEUES_MIN * step_ns:
-        wider.append("AllToAlls between nodes")
+        wider.append("queues between nodes")
     return Range(step_ns * low**power, step_ns * high**power + queued_ns, tuple(wider))
+
+
+def queued_ns(rows: Iterable[Row], plan: Plan) -> float:
+    """By how much queues between nodes may make a step longer, which no estimate has."""
+    parts = {"pairs": EXCHANGES, "tree": TREES_BESIDE_SENDS if plan.pipeline > 1 else 0.0}
+    return sum(
+        parts.get(row.algorithm, 0.0) * row.exposed_ns
+        for row in rows
+        if row.nodes > 1 and row.operation != "send"
+    )
 
 
 def _small(model: Model, plan: Plan, gpu: Gpu) -> bool:

@@ -204,7 +204,12 @@ class _Operations:
         network = self.step.network
         far = network.far(one.algorithm)
         protocol = far.protocol(one.protocol) or far.protocols[-1]
-        return sent_bytes / protocol.share * network.between.bytes_per_s / far.bytes_per_s
+        return (
+            sent_bytes
+            / protocol.part(one.algorithm in PIPELINED)
+            * network.between.bytes_per_s
+            / far.bytes_per_s
+        )
 
     def _hop_ns(self, latency_ns: float, message_bytes: float) -> int:
         """The latency of a message that the simulated links do not have by themselves."""
@@ -234,7 +239,9 @@ class _Operations:
         repeats = min(max(round(turns), 1), REPEATS_MAX)
         sent = self._wire_bytes(one, one.terms.between_bytes) * times / repeats
         slices = 1
-        if one.algorithm in PIPELINED:  # each of two trees has half of the data; chunks fill it, too
+        if (
+            one.algorithm in PIPELINED
+        ):  # each of two trees has half of the data; chunks fill it, too
             buffer = self._wire_bytes(one, one.size_bytes * hosts / one.ranks) * times / repeats
             sent = min(hosts / 2, 2.0) * buffer
             slices = min(max(round(buffer / 2 / CHUNK_BYTES), 8), SLICES_MAX)
