@@ -270,14 +270,11 @@ def _timed(
     launch_ns = network.decides(nodes, algorithm).launch_ns
     if ranks > 1 and launch_ns > latency_ns + bytes_ns:
         latency_ns, slowest = launch_ns - bytes_ns, "launch"
-    times = latency_ns + bytes_ns, latency_ns, bytes_ns
     return Estimate(
-        operation,
-        algorithm,
-        protocol.name,
-        size_bytes,
-        ranks,
-        *times,
+        *(operation, algorithm, protocol.name, size_bytes, ranks),
+        time_ns=latency_ns + bytes_ns,
+        latency_ns=latency_ns,
+        bytes_ns=bytes_ns,
         terms=need,
         limited_by=slowest,
         nic_ns=times_ns["between"],
