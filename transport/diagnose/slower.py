@@ -27,6 +27,7 @@ from transport.ground.units import percent, time_text
 Array = NDArray[Any]
 
 SIDE_MIN = 3  # iterations before a change, and after it
+FIRST_MAX = 1.05  # a first iteration that is longer than this times the next one is unlike others
 GROWN_MIN = 0.05  # a change by less than this share of an iteration is none
 # It is also more than this many usual deviations within the two parts; more of them for one of many
 # ranks.
@@ -166,15 +167,16 @@ def without_phases(lengths: Array) -> Array:
 def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
     """The lasting slowdown of a job, if there is one.
 
-    The first window, which opens connections, and the last one, which the trace cuts off, do not
-    count.
+    The last window, which the trace cuts off, does not count, nor does the first one if opening
+    connections made it longer than the next.
     """
-    lengths = np.diff(windows.starts_ns)[1:].astype(np.float64)
-    found = change_of(lengths)
+    lengths = np.diff(windows.starts_ns).astype(np.float64)
+    skipped = int(len(lengths) < 2 or lengths[0] > FIRST_MAX * lengths[1])
+    found = change_of(lengths[skipped:])
     if found is None:
         return None
     at, before_ns, after_ns = found
-    first = at + 1
+    first = at + skipped
     early, late = slice(1, first), slice(first, windows.count - 1)
     own = own_times_of(facts, windows)
     pairs, before = pair_means_of(facts, windows, early)
