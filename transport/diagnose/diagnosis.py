@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from transport.diagnose import calls, hang, losses, peers, recurring, slower, stragglers
+from transport.diagnose import calls, gaps, hang, losses, peers, recurring, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.baseline import Baseline, baseline_of, slower_than
 from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
@@ -15,6 +15,7 @@ from transport.diagnose.finding import WENT_ON, Finding, graded
 from transport.diagnose.initialization import initialization_hangs
 from transport.diagnose.killed import Killed, killed
 from transport.diagnose.measures import lateness_of
+from transport.diagnose.often_stopped import or_short_of_cpu, with_often_stopped
 from transport.diagnose.outage import outage
 from transport.diagnose.reported import reported, stacks_of, with_stack
 from transport.diagnose.settings import Settings
@@ -193,7 +194,7 @@ def judged(
     """
     wider = facts if absent is None else absent.facts
     windows = windows_of(facts)
-    found = hang.crashes(facts, dead) + calls.mismatches(facts)
+    found = _ended(facts, windows, dead, settings)
     still_ns, brief = 0, False
     if not found:
         found, still_ns, brief = _standing(facts, windows, settings)
@@ -203,7 +204,7 @@ def judged(
         found = [*broken_link(wider, settings), *found]
     ranks = () if absent is None else absent.ranks
     if settings.whole:
-        found = _with_late_ranks(wider, windows, ranks, found)
+        found = with_often_stopped(facts, _with_late_ranks(wider, windows, ranks, found))
     if settings.use_paths and not any(one.certain for one in found):
         found = _with_outage(facts, windows, found)
     paused_ns = 0 if any(one.certain for one in found) else still_ns
@@ -229,6 +230,15 @@ def judged(
         unexplained=unexplained,
         evidence=evidence,
     )
+
+
+def _ended(
+    facts: Facts, windows: Windows, dead: Sequence[tuple[int, int, int]], settings: Settings
+) -> list[Finding]:
+    """Crashes, with the pauses before them, and mismatches: what ends a job by itself."""
+    crashed = hang.crashes(facts, dead)
+    before = gaps.certain_pauses(facts, windows) if crashed and settings.whole else []
+    return crashed + before + calls.mismatches(facts)
 
 
 def _pauses(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -262,6 +272,7 @@ def _in_order(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
     if facts.has_operations and not len(facts.edges["source"]):
         other = OF_KERNELS
     found = [replace(one, query=other.get(one.query, one.query)) for one in found]
+    found = [or_short_of_cpu(facts, one) for one in found]
     return sorted((graded(one, one.certain) for one in found), key=lambda one: not one.certain)
 
 

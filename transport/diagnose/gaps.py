@@ -259,6 +259,12 @@ def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -
     ]
 
 
+def certain_pauses(facts: Facts, windows: Windows) -> list[Finding]:
+    """Pauses of processes of a job that ended by another fault, but for those that end with it."""
+    long = [one for one in gaps_of(facts, windows) if one.lasted_ns > windows.usual_ns]
+    return [one for one in pauses(facts, windows, long, 0) if one.certain and one.more["proven"]]
+
+
 def _is_certain(facts: Facts, windows: Windows, gap: Gap, gaps: Sequence[Gap]) -> bool:
     """Whether the gap is a finding. gaps: those of all processes.
 

@@ -41,9 +41,11 @@ ADVICE = {
     "congestion": "Spread the flows over more links (weft plan), or move the other job.",
 }
 DELAY_QUERY = (
-    "SELECT g.process, c.peer, median(g.end_ns - g.posted_ns) AS ns, count(*) FROM messages g "
-    "JOIN channels c ON c.process = g.process AND c.id = g.channel_id WHERE g.sends GROUP BY ALL "
-    "ORDER BY ns DESC"
+    "SELECT g.process, coalesce(CAST(c.peer AS VARCHAR), n.peer) AS peer, "
+    "median(g.end_ns - g.posted_ns) AS ns, count(*) FROM messages g "
+    "LEFT JOIN channels c ON c.process = g.process AND c.id = g.channel_id "
+    "LEFT JOIN connections n ON n.process = g.process AND n.id = g.connection "
+    "WHERE g.sends GROUP BY ALL ORDER BY ns DESC"
 )
 
 
