@@ -8,8 +8,17 @@ from hypothesis import given, strategies as st
 
 from transport.cli import weft
 from transport.estimate.collectives import ALGORITHMS, estimate
+from transport.estimate.computation import of_gpu
+from transport.estimate.gpus import gpu
+from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Link, Network, Protocol, of_links
-from transport.estimate.sharing import Sharing
+from transport.estimate.plan import Plan
+from transport.estimate.sharing import Sharing, Spread
+from transport.estimate.simulated import scenario_of
+from transport.estimate.step import Step
+from transport.estimate.training import train
+from transport.sim.run import Simulation
+from transport.sim.scenario import from_tables
 
 GB = 10**9
 ONLY = (Protocol("only", 0, 0, 1.0),)
@@ -73,6 +82,72 @@ def test_leaf__an_oversubscribed_fat_tree() -> None:
     assert ring.time_ns / 1e9 == pytest.approx(2 * 31 / 32)
     assert ring.limited_by == "between"
     assert estimate(fat, "all_to_all", GB, 16).limited_by == "between"
+
+
+@pytest.mark.parametrize(
+    ("operation", "algorithm", "spread", "part"),
+    [
+        ("all_reduce", "ring", Spread(), 1 / 4),
+        ("all_reduce", "ring", Spread(apart=2), 2 / 4),
+        ("all_reduce", "ring", Spread(apart=8), 1),
+        ("all_reduce", "tree", Spread(), 6 / 4 / 4),
+        ("all_reduce", "tree", Spread(apart=4), 1),
+        # Halves of the blocks go 1, 2, 4 and 8 nodes further: 1, 2, 4 and 4 of 4 nodes' leave.
+        ("all_gather", "pat", Spread(), 1 / 2 / 4 + 2 / 4 / 4 + 1 / 8 + 1 / 16),
+        ("all_to_all", "pairs", Spread(), 12 / 15),
+        ("all_to_all", "pairs", Spread(apart=2), 14 / 15),
+        ("all_to_all", "pairs", Spread(apart=4), 1),
+    ],
+)
+def test_leaf__what_leaves_leaves_of_four_nodes(
+    operation: str, algorithm: str, spread: Spread, part: float
+) -> None:
+    """Of a group of 16 nodes; uplinks have a third of the bandwidth."""
+    fat = Sharing(oversubscription=3, nodes_per_leaf=4)
+    assert fat.leaf_bytes(operation, algorithm, GB, 16, spread) == pytest.approx(3 * part * GB)
+
+
+def test_leaf__a_tree_has_three_edges_to_others() -> None:
+    """In order, a node whose lowest bit is d is below the one with it cleared and the next set."""
+    nodes, leaf, ends = 256, 16, 0
+    for node in range(1, nodes):
+        lowest = node & -node
+        above = (node ^ lowest) | 2 * lowest
+        above = above if above < nodes else node ^ lowest
+        ends += 2 * (node // leaf != above // leaf)
+    assert ends / (nodes / leaf) == pytest.approx(3, abs=0.3)
+
+
+def test_leaf__sends_between_stages_leave_it_as_far_as_they_go() -> None:
+    """Four stages of 2 nodes: a send goes 2 nodes further, half of the senders to another leaf."""
+    fat = Sharing(oversubscription=3, nodes_per_leaf=4)
+    spread = Spread(apart=2, nodes=4)
+    assert fat.leaf_bytes("send", "pairs", GB, 2, spread) == pytest.approx(1.5 * GB)
+    assert fat.leaf_bytes("send", "pairs", GB, 2, Spread(apart=2, nodes=2)) == 0
+
+
+@pytest.mark.parametrize("shape", ["tensor", "pipeline"])
+def test_leaf__simulated_steps_agree(shape: str) -> None:
+    """Groups two nodes apart, and stages of four, on leaves of four, uplinks of a quarter."""
+    model = replace(PRESETS["llama2-7b"], layers=4, sequence=1_024)
+    plan = Plan(tensor=16, data=16, global_batch=16)
+    if shape == "pipeline":
+        plan = Plan(tensor=8, pipeline=4, data=4, global_batch=16)
+    assert simulated_share(model, plan) == pytest.approx(1, abs=0.15)
+
+
+def simulated_share(model: Model, plan: Plan) -> float:
+    """The simulated step / the estimated one; times are virtual."""
+    fat = Sharing(oversubscription=4, nodes_per_leaf=4)
+    network, one = of_links("ethernet-100", "nvlink4", sharing=fat), gpu("h100")
+    computation = of_gpu(model, plan, one)
+    estimated = train(model, plan, one, network, computation)
+    step = Step(model, plan, computation, network)
+    made = scenario_of(step, step.build(), estimated.step_ns, 32_768)
+    simulation = Simulation(from_tables(made.tables, file="test"))
+    while simulation.step():
+        pass
+    return float(simulation.result().steps[0]["step_ns"]) / estimated.step_ns
 
 
 def test_domain_of_72__has_no_network_in_it() -> None:
@@ -139,13 +214,6 @@ def test_options__mistakes_are_one_line(words: list[str], said: str) -> None:
 
 
 def test_simulate__has_the_oversubscribed_uplinks() -> None:
-    from transport.estimate.computation import of_gpu
-    from transport.estimate.gpus import gpu
-    from transport.estimate.models import PRESETS
-    from transport.estimate.plan import Plan
-    from transport.estimate.simulated import scenario_of
-    from transport.estimate.step import Step
-
     model, plan = PRESETS["gpt2"], Plan(data=16, global_batch=16)
     computation = of_gpu(model, plan, gpu("h100"))
     network = of_links("ethernet-100", "nvlink4", sharing=Sharing(oversubscription=4))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from transport.estimate.names import matched
 from transport.estimate.networks import Network, Protocol
+from transport.estimate.sharing import NEXT_TO_EACH_OTHER, Spread
 
 # Operation -> algorithms that can run it.
 ALGORITHMS = {
@@ -64,7 +65,7 @@ class Estimate:
     limited_by: inside or between (the link whose bytes take longest), pcie (between a GPU and its
     NIC), uplinks (of leaf switches), latency, or launch: the host needs longer to launch the
     operation than the network to run it, and latency_ns includes the difference. nic_ns: how long
-    its bytes keep a GPU's NIC busy.
+    its bytes keep a GPU's NIC, or the uplinks, busy.
     """
 
     operation: str
@@ -81,7 +82,7 @@ class Estimate:
 
     @property
     def nic_share(self) -> float:
-        """Part of its time in which it keeps a GPU's NIC busy."""
+        """Part of its time in which it keeps a GPU's NIC, or the uplinks, busy."""
         return min(self.nic_ns / self.time_ns, 1.0) if self.time_ns else 0.0
 
 
@@ -198,10 +199,12 @@ def estimate(
     *,
     algorithm: str | None = None,
     nodes: int | None = None,
+    spread: Spread = NEXT_TO_EACH_OTHER,
 ) -> Estimate:
     """The time of an operation on a network, by its best protocol and algorithm, or a given one.
 
-    nodes: over how many nodes the ranks are spread; None: over as few as they fit into.
+    nodes: over how many nodes the ranks are spread; None: over as few as they fit into. spread:
+    where these nodes are.
     """
     operation = matched(operation, ALGORITHMS)
     nodes = network.nodes(ranks) if nodes is None else nodes
@@ -217,7 +220,7 @@ def estimate(
     if not algorithms:
         raise ShapeError(f"no operation {operation}: known are {', '.join(ALGORITHMS)}")
     made = [
-        _timed(network, operation, one, size_bytes, ranks, nodes, protocol)
+        _timed(network, operation, one, size_bytes, ranks, nodes, protocol, spread)
         for one in algorithms
         for protocol in network.decides(nodes, one).protocols
         if one != NVLS or protocol.name == "Simple"
@@ -239,6 +242,7 @@ def _timed(
     ranks: int,
     nodes: int,
     protocol: Protocol,
+    spread: Spread,
 ) -> Estimate:
     need = terms(operation, algorithm, ranks, nodes, size_bytes)
     far = network.far(algorithm)
@@ -249,17 +253,17 @@ def _timed(
     latency_ns = NVLS_NS if is_nvls else protocol.base_ns
     latency_ns += need.inside_steps * within.step(is_tree)
     latency_ns += need.between_steps * (between.step(is_tree) + NVLS_LEVEL_NS * is_nvls)
-    inside_bytes = network.sharing.inside_bytes(
+    sharing = network.sharing
+    inside_bytes = sharing.inside_bytes(
         operation, algorithm, need.inside_bytes, need.between_bytes, ranks / nodes
     )
-    leaf_bytes = network.sharing.leaf_bytes(operation, need.between_bytes, nodes)
+    leaf_bytes = sharing.leaf_bytes(operation, algorithm, need.between_bytes, nodes, spread)
     near_part = within.part(is_tree) * (inside.adds if is_nvls else 1.0)
     far_part = between.part(is_tree)
-    pcie_bytes_per_s = network.sharing.pcie_bytes_per_s
     times_ns = {
         "between": _bytes_ns(far.bytes_per_s * far_part, need.between_bytes),
         "inside": _bytes_ns(inside.bytes_per_s * near_part, inside_bytes),
-        "pcie": _bytes_ns(pcie_bytes_per_s * far_part, need.between_bytes),
+        "pcie": _bytes_ns(sharing.pcie_bytes_per_s * far_part, need.between_bytes),
         "uplinks": _bytes_ns(far.bytes_per_s * far_part, leaf_bytes),
     }
     bytes_ns = max(times_ns.values())
@@ -277,7 +281,7 @@ def _timed(
         bytes_ns=bytes_ns,
         terms=need,
         limited_by=slowest,
-        nic_ns=times_ns["between"],
+        nic_ns=max(times_ns["between"], times_ns["uplinks"]),
     )
 
 

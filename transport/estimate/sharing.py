@@ -10,6 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NODES_PER_LEAF = 16
+# Two trees over nodes in order have 6 edges from a leaf to others, and at most 4 from a node; a
+# ring has one of each.
+TREE_EDGES = 6 / 4
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a group lies among the nodes. apart: from one of its nodes to the next. nodes: of the
+    whole group, if only two of its ranks send to each other; 0: those of the operation."""
+
+    apart: int = 1
+    nodes: int = 0
+
+
+NEXT_TO_EACH_OTHER = Spread()
 
 
 @dataclass(frozen=True)
@@ -57,17 +72,29 @@ class Sharing:
             return peers + away * between
         return peers
 
-    def leaf_bytes(self, operation: str, between: float, nodes: int) -> float:
+    def leaf_bytes(
+        self, operation: str, algorithm: str, between: float, nodes: int, spread: Spread
+    ) -> float:
         """Bytes between nodes that load a leaf's uplinks like so many bytes would load its nodes.
 
-        Rings and trees over nodes in order leave each leaf about once; in an all-to-all, each node
-        sends to those of other leaves directly.
+        A message to the node d places further leaves a leaf of L nodes from min(d, L) of them.
+        Neighbours in rings are `spread.apart` places apart, and all groups send at once. Of PAT's
+        blocks, 1/2 go 1 node of the group further, 1/4 go 2, 1/8 go 4, and so on. In an all-to-all
+        each node sends to all of other leaves.
         """
-        leaf = self.nodes_per_leaf
-        if nodes <= leaf or self.oversubscription <= 1:
+        leaf, apart = self.nodes_per_leaf, spread.apart
+        if max(nodes, spread.nodes) * apart <= leaf or self.oversubscription <= 1:
             return 0.0
-        parts = {"all_to_all": (nodes - leaf) / (nodes - 1), "send": 1.0}
-        return between * parts.get(operation, 1 / leaf) * self.oversubscription
+        if operation == "all_to_all":
+            mates = max(leaf // apart, 1)
+            part = max(nodes - mates, 0) / (nodes - 1)
+        elif algorithm == "pat":
+            distances = [1 << bit for bit in range((nodes - 1).bit_length())]
+            part = sum(min(one * apart, leaf) / (2 * one * leaf) for one in distances)
+        else:
+            edges = TREE_EDGES if algorithm in ("tree", "nvls") else 1.0
+            part = min(edges * apart, leaf) / leaf
+        return between * part * self.oversubscription
 
 
 NOTHING = Sharing()

@@ -25,6 +25,7 @@ from transport.estimate.pipelines import (
 )
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, IDLE, Task
+from transport.estimate.sharing import Spread
 from transport.estimate.torus import estimate as estimate_on_torus, part_of
 
 MAIN = "main"  # the stream of computation, and of communication that computation waits for
@@ -89,7 +90,7 @@ class Step:
     network: Network
     tasks: list[Task] = field(default_factory=list)
     used: dict[str, tuple[Message, int]] = field(default_factory=dict)
-    known: dict[tuple[str, float, int, int], Estimate] = field(default_factory=dict)
+    known: dict[tuple[str, float, int, int, int], Estimate] = field(default_factory=dict)
     beyond: set[str] = field(default_factory=set)
     passes_of: dict[str, Pass] = field(default_factory=dict)
 
@@ -150,8 +151,8 @@ class Step:
         if operation == "send":
             ranks, spanned = 2, min(spanned, 2)
         nodes = spanned if nodes is None else nodes
-        # On a torus, groups of as many ranks differ by their axes.
-        key = operation, size_bytes, ranks, nodes if self.network.torus is None else group.stride
+        # Groups of as many ranks differ by their axes on a torus, and by leaves in a fat tree.
+        key = operation, size_bytes, ranks, nodes, group.stride
         if key not in self.known:
             self.known[key] = self._estimated(operation, size_bytes, ranks, nodes, group)
         each = self.known[key]
@@ -166,7 +167,9 @@ class Step:
     ) -> Estimate:
         torus = self.network.torus
         if torus is None:
-            return estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+            each = self.network.gpus_per_node
+            spread = Spread(max(group.stride // each, 1), group.nodes(each))
+            return estimate(self.network, operation, size_bytes, ranks, nodes=nodes, spread=spread)
         part = part_of(torus, ranks, group.stride)
         return estimate_on_torus(part, self.network.between, operation, size_bytes)
 
