@@ -530,7 +530,7 @@ def _parts_of(memory: Memory) -> str:
         "optimizer": memory.optimizer,
         "activations": memory.activations,
         "logits": memory.logits,
-        "buffers of data parallelism": memory.buffers,
+        "buffers": memory.buffers,
         "unused by the allocator": memory.unused,
         "CUDA and NCCL": memory.outside,
     }

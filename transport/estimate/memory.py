@@ -36,9 +36,9 @@ class Memory:
     """Bytes on a GPU of the pipeline stage that needs the most memory, at its peak.
 
     activations: kept for backward, and those of a layer that is computed again. logits: their
-    tensors; 0 if the peak is not at the loss. buffers: gathered parameters, and copies of gradients
-    for their reduction. unused: reserved by the allocator beyond what is allocated. outside: of
-    CUDA and NCCL, which the framework does not count.
+    tensors; 0 if the peak is not at the loss. buffers: gathered parameters, copies of gradients for
+    their reduction, and what pipeline stages receive into. unused: reserved by the allocator beyond
+    what is allocated. outside: of CUDA and NCCL, which the framework does not count.
     """
 
     parameters: float
@@ -97,7 +97,7 @@ def _stage(model: Model, plan: Plan, stage: int) -> Memory:
         optimizer=(split if plan.zero >= 1 else whole) * ADAM_BYTES,
         activations=activations,
         logits=logits,
-        buffers=_buffers(model, plan, whole, ends),
+        buffers=_buffers(model, plan, whole, ends) + _received(model, plan, stage),
         outside=CONTEXT_BYTES + NCCL_BYTES * _communicators(plan),
     )
 
@@ -157,6 +157,23 @@ def _buffers(model: Model, plan: Plan, whole: float, ends: float) -> float:
     largest = max(layer, model.vocabulary * model.hidden / plan.tensor)
     gathered = (2 * layer + ends) * plan.value_bytes
     return gathered + largest * (plan.value_bytes + plan.gradient_bytes)
+
+
+def _received(model: Model, plan: Plan, stage: int) -> float:
+    """Bytes of the buffers into which a stage receives, beyond activations that are kept anyway.
+
+    PyTorch's stages, which FSDP runs with, have them for every microbatch of a step: for the input
+    of each chunk but the first, and for the gradients of the output of each but the last
+    (torch.distributed.pipelining, stage.py: _prepare_forward_infra, _create_grad_recv_info).
+    Megatron allocates them as they are needed.
+    """
+    if not plan.keeps_gathered or plan.framework == "megatron":
+        return 0.0
+    chunks, last = chunks_of(plan, stage), plan.pipeline * plan.interleave - 1
+    inputs = plan.microbatches * sum(one > 0 for one in chunks) - in_flight(plan, stage)
+    gradients = plan.microbatches * sum(one < last for one in chunks)
+    values = tokens_of(model, plan) * model.hidden / (plan.tensor if plan.sequence else 1)
+    return (max(inputs, 0) + gradients) * values * plan.value_bytes
 
 
 def _communicators(plan: Plan) -> int:
