@@ -20,7 +20,7 @@ from tests.estimate.config_files import (
     TITAN,
 )
 from transport.estimate.configs import ConfigError, Given, read
-from transport.estimate.models import PRESETS, Model
+from transport.estimate.models import PRESETS, Model, resized
 
 
 def given(tmp_path: Path, content: Any, name: str = "config.json", **more: Any) -> Given:
@@ -57,6 +57,16 @@ def test_huggingface__sizes_are_those_of_the_presets(tmp_path: Path) -> None:
     # The preset counts two norms of the compressed queries and keys, too.
     latent = PRESETS["deepseek-v3"].attention - 1_536 - 512
     assert model(tmp_path, DEEPSEEK_V3).attention == latent
+
+
+def test_preset__deepseek_by_hand() -> None:
+    """58 layers of 256 experts and a shared one, three with an MLP."""
+    model = PRESETS["deepseek-v3"]
+    expert, mlp, ends = 3 * 7_168 * 2_048, 3 * 7_168 * 18_432, 2 * 129_280 * 7_168
+    assert model.parameters == 61 * model.attention + 58 * 257 * expert + 3 * mlp + ends
+    four = resized(model, {"layers": 4})
+    assert four.parameters == 4 * (model.attention + 256 * expert) + ends
+    assert resized(model, {"sequence": 8}).parameters == model.parameters
 
 
 def test_huggingface__parameters_by_hand(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_train__one_stage_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) ->
         ("llama3-8b", 8.03),
         ("llama3-405b", 405.9),
         ("mixtral-8x7b", 46.7),
+        ("deepseek-v3", 671.0),
     ],
 )
 def test_models__have_the_published_number_of_parameters(name: str, billions: float) -> None:

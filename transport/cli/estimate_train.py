@@ -387,7 +387,7 @@ def model_of(name: str | Model, given: dict[str, Any]) -> Model:
 
     A model of a file has these sizes already.
     """
-    from transport.estimate.models import ALIASES, PRESETS, Model
+    from transport.estimate.models import ALIASES, PRESETS, Model, resized
 
     sizes = {key: given.pop(key) for key in SIZES}
     if not isinstance(name, str):
@@ -396,7 +396,7 @@ def model_of(name: str | Model, given: dict[str, Any]) -> Model:
     name = matched(name, (*PRESETS, *ALIASES, "custom"))
     name = ALIASES.get(name, name)
     if name in PRESETS:
-        return Model(**(vars(PRESETS[name]) | sizes))
+        return resized(PRESETS[name], sizes)
     if name != "custom":
         raise click.UsageError(f"no model {name}: known are {', '.join(PRESETS)} and custom")
     if missing := sorted(NEEDED - set(sizes)):

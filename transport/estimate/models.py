@@ -8,6 +8,7 @@ DeepSeek-V3 (DeepSeek-AI 2024).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -117,7 +118,8 @@ PRESETS = {
         Model("llama3-70b", 80, 8_192, 64, 28_672, 128_256, 8_192, 8, gated=True),
         Model("llama3-405b", 126, 16_384, 128, 53_248, 128_256, 8_192, 8, gated=True),
         Model("mixtral-8x7b", 32, 4_096, 32, 14_336, 32_000, 4_096, 8, True, 8, 2),
-        # The ninth active expert is the shared one. In fact the first 3 layers have no experts.
+        # The ninth active expert is the shared one; `more` has its parameters in 58 layers, and
+        # what the first 3, which have no experts but an MLP of 18,432, have less than all others.
         # Attention is latent: 187 million parameters a layer.
         Model(
             "deepseek-v3",
@@ -132,9 +134,19 @@ PRESETS = {
             256,
             9,
             attention=187_107_328,
+            more=3 * 7_168 * (58 * 2_048 + 3 * (18_432 - 256 * 2_048)),
         ),
     )
 }
+
+OWN = ("layers", "hidden", "ffn", "experts")  # sizes that `more` is computed from
+
+
+def resized(model: Model, sizes: Mapping[str, int]) -> Model:
+    """The model with other sizes, as equal layers if these decide its corrections."""
+    more = 0 if any(name in sizes for name in OWN) else model.more
+    return Model(**{**vars(model), "more": more, **sizes})
+
 
 # Other names of models with the same sizes. Llama 3.1 has those of Llama 3.
 ALIASES = {f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")}

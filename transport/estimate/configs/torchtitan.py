@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, shown
-from transport.estimate.models import PRESETS, Model
+from transport.estimate.models import PRESETS, Model, resized
 
 FLAVORS = {
     ("llama3", "8B"): "llama3-8b",
@@ -81,7 +81,7 @@ def _model(keys: Keys, sizes: Sizes) -> Model:
         )
     keys.take("model.name", "model", known)
     keys.take("model.flavor", "model", known)
-    return Model(**(vars(PRESETS[known]) | dict(sizes)))
+    return resized(PRESETS[known], sizes)
 
 
 def _degree(keys: Keys, name: str, becomes: str, least: int = 1) -> int | None:
