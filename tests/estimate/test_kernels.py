@@ -175,7 +175,7 @@ def test_range__ends_later_with_queues_between_nodes() -> None:
     assert range_of(100.0, model, Plan(), GPU, queued_ns=0.5).wider == ()
 
 
-def test_queued_ns__of_exchanges_and_of_trees_beside_sends() -> None:
+def test_queued_ns__of_exchanges_of_trees_beside_sends_and_of_pat() -> None:
     def row(operation: str, algorithm: str, nodes: int) -> Row:
         return Row("", operation, algorithm, "", 8, nodes, 1, 1.0, 1.0, 1.0, 8.0, "between", False)
 
@@ -183,6 +183,7 @@ def test_queued_ns__of_exchanges_and_of_trees_beside_sends() -> None:
     rows += [row("send", "pairs", 2), row("all_gather", "ring", 2), row("all_to_all", "pairs", 1)]
     assert queued_ns(rows, Plan()) == 4.0
     assert queued_ns(rows, Plan(pipeline=2)) == 4.0 + 10.0
+    assert queued_ns([row("all_gather", "pat", 64)], Plan()) == pytest.approx(8.0 * 1.7)
 
 
 def test_range__of_measured_computation_is_that_of_own_steps() -> None:

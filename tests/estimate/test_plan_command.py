@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,6 +11,22 @@ from click.testing import CliRunner, Result
 from transport.cli import weft
 from transport.estimate.failures import Failures
 from transport.estimate.models import PRESETS
+
+FILES = {
+    "config.json": """{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "vocab_size": 32000,
+        "max_position_embeddings": 4096}""",
+    "deepspeed.json": """{"train_batch_size": 64, "bf16": {"enabled": true},
+        "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}""",
+    "titan.toml": """[training]
+global_batch_size = 32
+[parallelism]
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 2
+[compile]
+enable = true
+""",
+}
 
 
 def run(*words: str) -> Result:
@@ -109,9 +126,18 @@ def test_command__what_divides_nothing_has_its_causes() -> None:
             *("--no-flash", "--overlap-tensor", "--efficiency", "0.5", "--gradient-bytes", "4"),
             *("--schedule", "dualpipe", "--schedule", "1f1b", "--between", "ethernet-100"),
         ),
+        ("llama3-8b", "--gpu", "h100", "--batch", "16", "--gpus", "16", "--dtype", "fp8"),
+        ("config.json", "--batch", "64", "--gpus", "16", "--gpu", "h100"),
+        ("config.json", "--config", "deepspeed.json", "--gpus", "16", "--dtype", "fp8"),
+        ("llama3-8b", "--config", "titan.toml", "--gpus", "16", "--gradient-bytes", "2"),
     ],
 )
-def test_command__the_command_of_each_plan_estimates_the_same_step(words: tuple[str, ...]) -> None:
+def test_command__the_command_of_each_plan_estimates_the_same_step(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
     found = json.loads(run(*words, "--json", "-").stdout)
     assert len(found["plans"]) > 3
     for one in found["plans"]:
@@ -121,9 +147,21 @@ def test_command__the_command_of_each_plan_estimates_the_same_step(words: tuple[
         assert step["step_ns"] == one["step_ns"]
         assert step["memory_bytes"]["total"] == one["memory_bytes"]
         assert step["plan"] == one["plan"]
+        assert step["range"] == one["range"]
     printed = run(*words, "--commands").output
     assert printed.count("weft estimate train") == len(found["plans"])
     assert run(*words).output.count(f"plan 1: {found['plans'][0]['command']}\n") == 1
+
+
+def test_command__nothing_fits_and_json_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "plans.json"
+    words = ("llama3-70b", "--gpus", "8", "--gpu", "h100", "--batch", "8")
+    done = run(*words, "--json", str(file))
+    assert done.exit_code == 1
+    assert "fits into the 85.52 GB" in done.output
+    found = json.loads(file.read_text())
+    assert (found["fit"], found["plans"], found["refused"]) == (0, [], {"too much memory": 10})
+    assert found["smallest_memory_bytes"] > 85.52e9
 
 
 def test_command__failures_that_no_run_survives_are_not_judged() -> None:

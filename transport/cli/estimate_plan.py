@@ -15,6 +15,7 @@ from transport.cli.estimate_options import (
     known_links,
     network_of,
     network_options,
+    no_torus_option,
     notes_of,
     torus_notes,
     usage_errors,
@@ -131,6 +132,7 @@ class Run:
 
 @click.command("plan")
 @_options
+@no_torus_option
 @json_option
 def command(model: str, json_path: str | None, **given: Any) -> None:
     """Search the fastest ways to train MODEL on --gpus GPUs: parallelism, ZeRO, recomputation.
@@ -159,17 +161,19 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
         space = _space_of(shape, given, notes)
         with progress_on_a_terminal("search") as progress:
             found = search(shape, gpu, network, space, top, limit, progress)
+        rows = [_Row.of(one, shape, gpu, network, run) for one in found.best]
+        commands = [train_command(model, asked, one.plan) for one in found.best]
+        if json_path is not None:
+            made = _json(found, rows, commands, space, gpu, network, shape)
+            write_json(made | files_read.document, json_path)
         if not found.best:
             raise nothing(found, Asked(model, asked, shape, gpu, network, space))
-        rows = [_Row.of(one, shape, gpu, run) for one in found.best]
-    commands = [train_command(model, asked, one.plan) for one in found.best]
     if json_path is not None:
-        made = _json(found, rows, commands, space, gpu, network, shape)
-        write_json(made | files_read.document, json_path)
         return
     _print_plans(rows, gpu, run, commands if all_commands else commands[:1])
     lines = [*files_read.lines, *_lines(found, space, run)]
-    wider = [f"ranges are wider: {one}" for one in rows[0].expected.wider]
+    reasons = dict.fromkeys(one for row in rows for one in row.expected.wider)
+    wider = [f"ranges are wider: {one}" for one in reasons]
     unchecked = dict.fromkeys(one for row in rows for one in row.found.plan.unchecked())
     if unchecked:
         notes.append(f"not checked against measurements: {', '.join(unchecked)}")
@@ -263,12 +267,16 @@ class _Row:
     energy_mwh: float | None
 
     @classmethod
-    def of(cls, found: Fitting, model: Model, gpu: Gpu, run: Run) -> _Row:
-        from transport.estimate.ranges import range_of
+    def of(cls, found: Fitting, model: Model, gpu: Gpu, network: Network, run: Run) -> _Row:
+        from transport.estimate.computation import of_gpu
+        from transport.estimate.ranges import queued_ns, range_of
         from transport.estimate.search import mfu
+        from transport.estimate.step import Step
+        from transport.estimate.training import rows_of
 
         plan, failures = found.plan, run.failures
-        expected = range_of(found.step_ns, model, plan, gpu)
+        sent = rows_of(Step(model, plan, of_gpu(model, plan, gpu), network))
+        expected = range_of(found.step_ns, model, plan, gpu, queued_ns=queued_ns(sent, plan))
         goodput = None if failures is None else failures.goodput(failures.daly_s)
         share = mfu(model, found, gpu)
         if run.tokens is None or (goodput is not None and goodput < GOODPUT_MIN):
@@ -366,6 +374,7 @@ def _json(
         "estimated": found.estimated,
         "complete": found.complete,
         "refused": found.refused,
+        "smallest_memory_bytes": None if found.smallest is None else found.smallest.memory.total,
         "plans": [
             {
                 "plan": vars(row.found.plan),

@@ -30,8 +30,10 @@ SMALL_K = 512
 MANY_GPUS = 1_024
 # Parts of the exposed time of operations between nodes by which simulated steps are longer, at most
 # (`bench estimate_simulated_steps`): flows of AllToAlls meet in queues; inner nodes of trees wait
-# for several neighbours, and all of them send to other pipeline stages, too.
+# for several neighbours, and all of them send to other pipeline stages, too. Gathers by PAT follow
+# each other without a barrier: messages of hosts that are ahead take the links of those behind.
 EXCHANGES = 0.5
+PAT_IN_A_ROW = 1.7
 TREES_BESIDE_SENDS = 1.25
 QUEUES_MIN = 0.01  # a smaller part of the step is not said
 
@@ -79,7 +81,8 @@ def range_of(
 
 def queued_ns(rows: Iterable[Row], plan: Plan) -> float:
     """By how much queues between nodes may make a step longer, which no estimate has."""
-    parts = {"pairs": EXCHANGES, "tree": TREES_BESIDE_SENDS if plan.pipeline > 1 else 0.0}
+    trees = TREES_BESIDE_SENDS if plan.pipeline > 1 else 0.0
+    parts = {"pairs": EXCHANGES, "pat": PAT_IN_A_ROW, "tree": trees, "nvls": trees}
     return sum(
         parts.get(row.algorithm, 0.0) * row.exposed_ns
         for row in rows

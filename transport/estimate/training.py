@@ -136,6 +136,12 @@ def train(
     )
 
 
+def rows_of(step: Step) -> tuple[Row, ...]:
+    """The kinds of communication of a step, without all else that train() finds."""
+    rounds = rounds_of(step)
+    return _extended([_timed(one).rows for one in rounds.steps], rounds)
+
+
 def check_nodes(plan: Plan, each: int) -> None:
     """Raises PlanError if nodes of `each` GPUs are not full, or a layer's GPUs do not fit them."""
     if plan.gpus > each and plan.gpus % each:
