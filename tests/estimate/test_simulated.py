@@ -116,6 +116,20 @@ def test_simulate__says_what_is_simulated() -> None:
     )
 
 
+def test_simulate__advises_no_algorithm_that_queues_make_slow() -> None:
+    """Gathers by PAT that follow each other on several leaves; on one leaf they are as estimated.
+
+    Messages of hosts that are ahead take the links of those behind.
+    """
+    words = ("gpt2", "--layers", "4", "--data", "32", "--zero", "3", "--between", "ethernet-100")
+    leaves, leaf = (
+        run(*words, "--oversubscription", "1", "--nodes-per-leaf", count).output
+        for count in ("16", "32")
+    )
+    assert "recommended" not in leaves
+    assert "NCCL_ALGO='allgather:pat;reducescatter:pat'" in leaf
+
+
 def test_scenario__stages_send_to_the_same_node_of_the_next_stage() -> None:
     """Two stages of two nodes; each NIC sends one GPU's activations of four microbatches."""
     made = scenario(LLAMA, Plan(tensor=4, data=2, pipeline=2, global_batch=8))

@@ -303,3 +303,10 @@ def test_train__what_is_no_step_on_a_torus(words: tuple[str, ...], says: str) ->
     done = CliRunner().invoke(weft, ["estimate", *STEP, *words])
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("command", ["plan", "tolerate", "simulate"])
+def test_torus__other_commands_say_which_one_has_it(command: str) -> None:
+    done = CliRunner().invoke(weft, ["estimate", command, "llama3-8b", "--torus", "2x4"])
+    assert done.exit_code == 2
+    assert "`weft estimate train MODEL --torus 2x4` estimates a step on a torus" in done.output

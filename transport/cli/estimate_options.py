@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from transport.cli.options import FiniteRange, InputFile
 from transport.estimate.sharing import NODES_PER_LEAF
+from transport.ground.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +87,21 @@ links_file_option = click.option(
     metavar="FILE",
     type=InputFile(),
     help="TOML file of your own links, which the options may name.",
+)
+
+
+def _refused(context: click.Context, _: click.Parameter, shape: str | None) -> None:
+    if shape is not None:
+        raise click.UsageError(
+            f"--torus: `weft estimate {context.info_name}` has switches only: `weft estimate train "
+            f"MODEL --torus {printable(shape)}` estimates a step on a torus, with --data, --tensor "
+            "and --zero as you choose them"
+        )
+
+
+# Of commands on steps that know no torus: says which one does.
+no_torus_option = click.option(
+    "--torus", hidden=True, expose_value=False, is_eager=True, callback=_refused
 )
 SHARED = (
     click.option(

@@ -10,8 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from transport.cli.estimate_configs import configured
-from transport.cli.estimate_options import network_of, notes_of, usage_errors
-from transport.cli.estimate_train import SIZES, Computing, model_of, plan_of, step_options
+from transport.cli.estimate_options import network_of, no_torus_option, notes_of, usage_errors
+from transport.cli.estimate_train import (
+    SIZES,
+    Computing,
+    computation_notes,
+    model_of,
+    plan_of,
+    step_options,
+)
 from transport.cli.output import json_option, print_table, write_json
 from transport.estimate.names import size_of
 from transport.ground.units import count_text, time_text
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 SEGMENTS_MAX = 50e6
 INTERRUPTED = 130
+RECOMMENDED_MAX = 1.1  # simulated / estimated, up to which the estimate's algorithms are advised
 OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 
 
@@ -41,6 +49,7 @@ OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of
     is_flag=True,
     help=f"Simulate even if more than {count_text(SEGMENTS_MAX)} packets are sent.",
 )
+@no_torus_option
 @json_option
 def command(
     model: str, segment: str, seed: int, is_long: bool, json_path: str | None, **given: Any
@@ -89,9 +98,9 @@ def command(
     result = _run(made)
     show(estimated, result, made, json_path)
     if json_path is None:
-        click.echo("".join(f"{line}\n" for line in files_read.lines), nl=False)
-        for note in notes_of(network, any(row.extrapolated for row in estimated.rows)):
-            click.echo(f"note: {note}")
+        marked = any(row.extrapolated for row in estimated.rows)
+        notes = (*computation_notes(computing), *notes_of(network, marked))
+        click.echo("\n".join([*files_read.lines, *(f"note: {one}" for one in notes)]))
 
 
 def _run(made: Simulated) -> Result:
@@ -164,6 +173,7 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
         for one in estimated.rows
         if one.kind in OF_DATA and one.nodes == one.ranks
     }
-    if algorithms:
+    # Where queues make the step longer, the estimate's choice may be the cause.
+    if algorithms and ratio < RECOMMENDED_MAX:
         value = ";".join(f"{name}:{algorithm}" for name, algorithm in sorted(algorithms.items()))
         click.echo(f"recommended, if NCCL does not choose it: NCCL_ALGO='{value}'")

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transport.cli.estimate_configs import configured
-from transport.cli.estimate_options import network_of, network_options, notes_of, usage_errors
+from transport.cli.estimate_options import (
+    network_of,
+    network_options,
+    no_torus_option,
+    notes_of,
+    usage_errors,
+)
 from transport.cli.estimate_train import (
     GPU_OPTIONS,
     PLAN_OPTIONS,
@@ -109,6 +115,7 @@ def _step_options(command: Any) -> Any:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw what steps tolerate beside known links, as .png or .svg.",
 )
+@no_torus_option
 @json_option
 def command(
     models: tuple[str, ...],
