@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transport.estimate.samples import Sample
 
 
-@click.command("calibrate")
+@click.command("calibrate", short_help="Fit a network to measurements or traces.")
 @click.argument("sources", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--contender",

@@ -14,7 +14,7 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.ground.units import bytes_text, percent, time_text
 
 
-@click.command("check")
+@click.command("check", short_help="Compare estimates with measurements or traces.")
 @click.argument("sources", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--network",

@@ -31,7 +31,7 @@ HEADS = (
 )
 
 
-@click.command("collective")
+@click.command("collective", short_help="Estimate the time of a collective operation.")
 @click.argument("operation")
 @click.argument("more_sizes", metavar="[SIZE]...", nargs=-1)
 @click.option(
@@ -54,7 +54,7 @@ HEADS = (
     type=click.IntRange(2, RANKS_MAX),
     default=(8,),
     show_default=True,
-    help="GPUs; may be given several times.",
+    help="GPUs; may be repeated.",
 )
 @click.option(
     "--size",

@@ -32,7 +32,7 @@ HEADS = (
 COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
 
 
-@click.command("compare")
+@click.command("compare", short_help="Compare systems by how long they sum gradients.")
 @click.argument("systems", nargs=-1, required=True)
 @click.option(
     "--model-parameters",
@@ -69,7 +69,7 @@ COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
     "sizes",
     metavar="SIZE",
     multiple=True,
-    help="Also compare operations with a buffer of this size; may be given several times.",
+    help="Also compare operations with a buffer of this size; may be repeated.",
 )
 @click.option(
     "--gpus-file",

@@ -19,7 +19,7 @@ from transport.cli.output import json_option
 from transport.ground.text import printable
 
 
-@click.command("graph")
+@click.command("graph", short_help="Say what a graph of PyTorch, or of Chakra, communicates.")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--devices", type=click.IntRange(1, 1 << 17), help="Ranks of the job.")
 @click.option(

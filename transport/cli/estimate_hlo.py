@@ -41,7 +41,7 @@ HEADS = (
 )
 
 
-@click.command("hlo")
+@click.command("hlo", short_help="Say what an XLA program communicates.")
 @click.argument("file", type=InputFile())
 @gpu_options
 @network_options

@@ -107,8 +107,8 @@ SHARED = (
     click.option(
         "--pcie",
         metavar="LINK",
-        help="PCIe link of a GPU, which its traffic to NICs passes, such as pcie4; "
-        "default: that of --inside, or not considered.",
+        help="PCIe link of a GPU, which its traffic to NICs passes, such as pcie4. "
+        "Default: that of --inside, or not considered.",
     ),
     click.option(
         "--gpus-per-switch",
@@ -154,7 +154,9 @@ def network_options(command: Command) -> Command:
                 help="GPUs of a node; needs --inside.",
             ),
             click.option(
-                "--nics-per-node", type=click.IntRange(1), help="NICs per node; default: one a GPU."
+                "--nics-per-node",
+                type=click.IntRange(1),
+                help="NICs of a node. Default: one for each GPU.",
             ),
             *SHARED,
             links_file_option,

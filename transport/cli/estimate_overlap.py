@@ -31,7 +31,7 @@ class WithUnit(TimeType):
         return super().convert(value, param, ctx)
 
 
-@click.command("overlap")
+@click.command("overlap", short_help="Say what computation hides in a trace.")
 @click.argument("traces", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--alone",
@@ -43,7 +43,7 @@ class WithUnit(TimeType):
 @click.option(
     "--operations",
     type=click.IntRange(1),
-    help="For a trace of weft: operations of a step; default: the sequence that repeats.",
+    help="For a trace of weft: operations of a step. Default: the sequence that repeats.",
 )
 @trace_open.job_option
 @json_option
@@ -59,9 +59,10 @@ def command(
     TRACES are files of PyTorch's profiler (Kineto) or folders of them, each of one rank; or one
     folder with a trace of weft, which does not record when the GPU computes: give --alone.
 
-    Example: weft estimate overlap log/*.pt.trace.json.gz
-
-    Example: weft estimate overlap traces --alone 158ms
+    \b
+    Examples:
+      weft estimate overlap log/*.pt.trace.json.gz
+      weft estimate overlap traces --alone 158ms
     """
     from transport.estimate.overlap import overlap_of
     from transport.trace.layout import TraceError

@@ -81,7 +81,9 @@ SPACE_OPTIONS = (
         is_flag=True,
         help="Print the `train` command of each plan, not only of the first.",
     ),
-    click.option("--top", default=10, show_default=True, type=click.IntRange(1, 50), help="Plans."),
+    click.option(
+        "--top", default=10, show_default=True, type=click.IntRange(1, 50), help="Plans to print."
+    ),
     click.option(
         "--limit",
         default=150,
@@ -92,14 +94,18 @@ SPACE_OPTIONS = (
 )
 RUN_OPTIONS = (
     click.option("--tokens", type=CountType(), help="Tokens of the whole run, such as 1T."),
-    _amount("--price", "Of an hour of one GPU. Default: that of the GPU's profile.", 1e6),
+    _amount(
+        "--price",
+        "Price of an hour of one GPU, in any currency. Default: that of the profile.",
+        1e6,
+    ),
     _amount("--mtbf-hours", "Mean time between failures of a GPU, or of --mtbf-of."),
     click.option(
         "--mtbf-of",
         type=click.Choice(["gpu", "node"]),
         default="gpu",
         show_default=True,
-        help="What --mtbf-hours is of.",
+        help="What --mtbf-hours counts the failures of.",
     ),
     _amount("--checkpoint-s", "Time in s that a checkpoint stops training."),
     _amount(
@@ -130,7 +136,7 @@ class Run:
     failures: Failures | None
 
 
-@click.command("plan")
+@click.command("plan", short_help="Search the fastest ways to train a model.")
 @_options
 @no_torus_option
 @json_option

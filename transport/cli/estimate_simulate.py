@@ -34,7 +34,7 @@ RECOMMENDED_MAX = 1.1  # simulated / estimated, up to which the estimate's algor
 OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Simulate a training step, packet by packet.")
 @step_options
 @click.option(
     "--segment",
@@ -42,7 +42,9 @@ OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of
     show_default=True,
     help="Bytes of a simulated packet: larger ones are faster to simulate.",
 )
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Of random choices."
+)
 @click.option(
     "--long",
     "is_long",

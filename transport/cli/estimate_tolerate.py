@@ -78,7 +78,7 @@ def _step_options(command: Any) -> Any:
     return command
 
 
-@click.command("tolerate")
+@click.command("tolerate", short_help="Find the latency and bandwidth that steps tolerate.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option(
     "--gpus",
@@ -87,7 +87,7 @@ def _step_options(command: Any) -> Any:
     default=GPUS,
     show_default=True,
     type=click.IntRange(1, RANKS_MAX),
-    help="GPUs in all; may be given several times. Those that tensor, pipeline and context "
+    help="GPUs in all; may be repeated. Those that tensor, pipeline and context "
     "parallelism leave are data parallel.",
 )
 @click.option(
@@ -106,7 +106,7 @@ def _step_options(command: Any) -> Any:
     multiple=True,
     default=LINKS,
     show_default=True,
-    help="Links to try between nodes; may be given several times.",
+    help="Links to try between nodes; may be repeated.",
 )
 @_step_options
 @click.option(

@@ -145,7 +145,11 @@ COMMON_OPTIONS = (
     _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
 )
 PLAN_OPTIONS = (
-    click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
+    click.option(
+        "--batch",
+        type=click.IntRange(1),
+        help="Sequences of a step. Default: a microbatch for each stage of each replica.",
+    ),
     _integer("--micro-batch", 1, 1, None, "Sequences of a microbatch."),
     _integer(
         "--zero", 0, 0, 3, "ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."
@@ -198,7 +202,7 @@ def step_options(command: Any) -> Any:
     return command
 
 
-@click.command("train")
+@click.command("train", short_help="Estimate a training step.")
 @step_options
 @click.option(
     "--torus",
@@ -211,7 +215,7 @@ def step_options(command: Any) -> Any:
     "others",
     metavar="LINK",
     multiple=True,
-    help="Also estimate the step with this link between nodes.",
+    help="Also estimate the step with this link between nodes; may be repeated.",
 )
 @click.option(
     "--gantt",

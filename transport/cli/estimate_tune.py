@@ -11,7 +11,7 @@ from transport.cli.output import print_table, write_file
 from transport.ground.units import bytes_text, percent
 
 
-@click.command("tune")
+@click.command("tune", short_help="Write rules for NCCL from measured choices.")
 @click.argument("results", nargs=-1, required=True, type=InputFile())
 @click.option(
     "-o",
