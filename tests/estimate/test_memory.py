@@ -13,7 +13,7 @@ from transport.estimate.activations import (
 from transport.estimate.memory import UNUSED_SHARE, memory_of
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.pipelines import in_flight
-from transport.estimate.plan import Plan
+from transport.estimate.plan import REMATS, Plan
 
 GIB = 1 << 30
 SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
@@ -52,6 +52,11 @@ def test_layer__activations_of_gpt_are_those_of_korthikanti(plan: Plan, expected
         (Plan(micro_batch=2, recompute=True), 2),
         (Plan(micro_batch=2, tensor=4, recompute=True), 2),
         (Plan(micro_batch=2, tensor=4, sequence=True, recompute=True), 2 / 4),
+        # MaxText: the layer's input 2, queries, keys and values 6; with attention's and the MLP's
+        # last products 2 and 2, and its first one 8.
+        (Plan(micro_batch=2, kept=()), 2),
+        (Plan(micro_batch=2, kept=REMATS["maxtext-save_qkv_proj"]), 8),
+        (Plan(micro_batch=2, tensor=2, kept=REMATS["maxtext-minimal"]), 6 + 6 / 2 + 8 / 2),
         # Of operators: the layer's input 2, keys, values and queries 6, attention 2, MLP 2 x 4.
         (Plan(micro_batch=2, selective="operators"), 18),
     ],

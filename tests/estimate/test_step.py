@@ -563,6 +563,8 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
             "an even number of stages, not 4, and of microbatches, not 6, at least two",
         ),
         (Plan(selective="layers"), "selective: 'layers': must be one of"),
+        (Plan(kept=("wo",)), "kept: wo: must be of"),
+        (Plan(kept=(), recompute=True), "kept: cannot be combined with recompute"),
     ],
 )
 def test_plan__what_does_not_fit_is_one_line(plan: Plan, said: str) -> None:

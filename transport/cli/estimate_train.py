@@ -27,7 +27,7 @@ from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import LATEST
 from transport.estimate.names import matched, size_of
-from transport.estimate.plan import DTYPES, FRAMEWORKS, RANKS_MAX, RECOMPUTES, SCHEDULES
+from transport.estimate.plan import DTYPES, FRAMEWORKS, RANKS_MAX, RECOMPUTES, REMATS, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
@@ -168,13 +168,14 @@ PLAN_OPTIONS = (
     ),
     click.option(
         "--recompute",
-        type=click.Choice(list(RECOMPUTES)),
+        type=click.Choice([*RECOMPUTES, *REMATS]),
         is_flag=False,
         flag_value="full",
         default="none",
         show_default=True,
         help="What backward computes again: selective: attention's matrix (Megatron); "
-        "selective-op: every other product (torchtitan); full, or no value: each layer.",
+        "selective-op: every other product (torchtitan); full, or no value: each layer; "
+        "maxtext-...: all that MaxText's remat_policy of this name does not keep.",
     ),
     click.option(
         "--sequence-parallel",
@@ -417,7 +418,8 @@ def plan_of(given: dict[str, Any]) -> Plan:
         raise click.UsageError(f"--bucket: {error}") from None
     given["shard"] = given["shard"] or 0
     batch = given.pop("batch") or given["data"] * given["micro_batch"] * given["pipeline"]
-    split, again = given.pop("split_sequence"), RECOMPUTES[given.pop("recompute")]
+    split, name = given.pop("split_sequence"), given.pop("recompute")
+    again = {"kept": REMATS[name]} if name in REMATS else RECOMPUTES[name]
     return Plan(**given, **again, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
 
 

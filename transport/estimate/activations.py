@@ -52,6 +52,8 @@ def kept_activations(model: Model, plan: Plan) -> float:
     """
     if plan.recompute:
         return _bytes(model, plan, BORDER, 0.0)
+    if plan.kept is not None:
+        return _bytes(model, plan, *_kept_by_maxtext(model, plan.kept))
     if plan.selective == "operators":
         first = 2 * _ffn_share(model)
         values = 2 * _kv_share(model) if model.gated else 4 * _kv_share(model)
@@ -66,6 +68,8 @@ def repeated_passes(model: Model, plan: Plan) -> float:
     """The part of a layer's forward pass that backward runs again, by its operations."""
     if plan.recompute:
         return 1.0
+    if plan.kept is not None:
+        return sum(repeated_products(model, plan.kept).values()) / model.layer_flops(1.0)
     whole = model.layer_flops(1.0)
     if plan.selective == "attention":
         return attention_share(model)
@@ -77,6 +81,32 @@ def repeated_passes(model: Model, plan: Plan) -> float:
         # Without FlashAttention its matrix is not kept, and backward needs it.
         return products + (0.0 if plan.flash else attention_share(model))
     return 0.0
+
+
+def _kept_by_maxtext(model: Model, kept: tuple[str, ...]) -> tuple[float, float]:
+    """Bytes for each token and hidden unit that MaxText keeps: whole, and split."""
+    kv, first = _kv_share(model), (2 if model.gated else 1) * _ffn_share(model)
+    widths = {"query_proj": 1.0, "key_proj": kv, "value_proj": kv, "context": 1.0, "mlpwi": first}
+    whole = BORDER + 2 * sum(name in kept for name in ("out_proj", "mlpwo"))
+    return whole, 2 * sum(width for name, width in widths.items() if name in kept)
+
+
+def repeated_products(model: Model, kept: tuple[str, ...]) -> dict[str, float]:
+    """Parts of a layer that run again in backward -> their operations for a token in forward.
+
+    kept: as in Plan. XLA removes the MLP's last product from what runs again, as backward does not
+    need its result.
+    """
+    hidden, kv = model.hidden, _kv_share(model)
+    parameters = {
+        "query_proj": 1.0,
+        "key_proj": kv,
+        "value_proj": kv,
+        "context": 2.0 * model.sequence / hidden,
+        "out_proj": 1.0,
+        "mlpwi": (2 if model.gated else 1) * _ffn_share(model),
+    }
+    return {name: 2.0 * hidden**2 * one for name, one in parameters.items() if name not in kept}
 
 
 def attention_share(model: Model) -> float:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from transport.estimate.activations import layer_activations, tokens_of
+from transport.estimate.activations import (
+    attention_share,
+    layer_activations,
+    repeated_products,
+    tokens_of,
+)
 from transport.estimate.gpus import Gpu
 from transport.estimate.kernels import (
     BACKWARD_MOVED,
@@ -37,6 +42,7 @@ OPTIONAL = {
     "embedding_forward_ns": 0.0,
     "embedding_backward_ns": 0.0,
     "host_ns": 0.0,
+    "repeated_ns": 0.0,
 }
 COPIED = 2.0  # a byte that is copied is read and written
 # Sizes of a model that decide the time of a layer; a measured model may differ in other sizes.
@@ -56,7 +62,8 @@ class Computation:
     forward_ns, backward_ns: of a layer. embedding_*: before the first layer. head_*: logits and
     loss. update_ns: of the optimizer, for each parameter that it updates. copy_ns: of a byte that
     is copied from one place of the GPU's memory to another. host_ns: what the host needs to launch
-    the kernels of a microbatch.
+    the kernels of a microbatch. repeated_ns: of what backward runs again of a layer's forward pass;
+    0: its part of forward_ns by operations.
     """
 
     forward_ns: float
@@ -68,6 +75,7 @@ class Computation:
     embedding_forward_ns: float = 0.0
     embedding_backward_ns: float = 0.0
     host_ns: float = 0.0
+    repeated_ns: float = 0.0
 
 
 def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
@@ -85,6 +93,10 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     forward_ns, backward_ns = attention_ns(model, plan, gpu)
     between = between_ns(model, plan, gpu)
     is_fp8 = plan.dtype == "fp8"
+    repeated_ns = 0.0
+    if plan.kept is not None:
+        products_ns = _products_ns(products, plan, gpu, is_fp8)
+        repeated_ns = _repeated_ns(model, plan, products_ns, forward_ns, between)
     forward_ns += between + _products_ns(products, plan, gpu, is_fp8)
     backward_ns += BACKWARD_MOVED * between
     gradients = [each for one in products for each in one.backward]
@@ -101,7 +113,18 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
         _products_ns(head.backward, plan, gpu) + loss_ns(model, plan, gpu),
         STATE_BYTES_MOVED / memory_bytes_per_s * 1e9,
         COPIED / memory_bytes_per_s * 1e9,
+        repeated_ns=repeated_ns,
     )
+
+
+def _repeated_ns(
+    model: Model, plan: Plan, products_ns: float, attention: float, between: float
+) -> float:
+    """The time of what runs again of a layer: its products, attention, and all between them."""
+    again = repeated_products(model, plan.kept or ())
+    attended = again.pop("context", None) is not None
+    linear = model.layer_flops(1.0) * (1.0 - attention_share(model))
+    return products_ns * sum(again.values()) / linear + attention * attended + between
 
 
 def _products_ns(products: Iterable[Product], plan: Plan, gpu: Gpu, is_fp8: bool = False) -> float:

@@ -20,6 +20,23 @@ RECOMPUTES: dict[str, dict[str, Any]] = {
     "selective-op": {"selective": "operators"},
     "full": {"recompute": True},
 }
+# Outputs of a layer's parts that MaxText's remat_policy may keep, on the chip or in the host's
+# memory; the layer's input is always kept (MaxText/layers/models.py and configs/base.yml,
+# github.com/AI-Hypercomputer/maxtext). context: of attention.
+KEEPABLE = ("query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi", "mlpwo")
+_PROJECTIONS = ("query_proj", "key_proj", "value_proj")
+_DOTS = (*_PROJECTIONS, "out_proj")
+# Value of --recompute -> what MaxText's remat_policy of this name keeps.
+REMATS: dict[str, tuple[str, ...]] = {
+    "maxtext-full": (),
+    "maxtext-save_out_proj": ("out_proj",),
+    "maxtext-save_qkv_proj": _PROJECTIONS,
+    "maxtext-save_dot_except_mlp": _DOTS,
+    "maxtext-save_dot_except_mlpwi": (*_DOTS, "mlpwo"),
+    "maxtext-save_dot_with_context_except_mlp": (*_DOTS, "context"),
+    "maxtext-minimal": (*_DOTS, "mlpwi", "mlpwo"),
+    "maxtext-minimal_flash": KEEPABLE,
+}
 SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
 DTYPES = ("bf16", "fp8")  # of the matrix products of a layer's linear parts
 FRAMEWORKS = ("pytorch", "compiled", "megatron")
@@ -61,11 +78,13 @@ class Plan:
     on the chip (FlashAttention) instead of going through memory. sequence: activations between
     tensor parallel parts are split, too (Korthikanti et al., arXiv 2205.05198).
     selective: instead of `recompute`, what runs again: "attention" (its matrix), "operators" (every
-    other product), or nothing. shard: ranks that ZeRO splits among, next to each other; the others
-    are replicas of them (HSDP); 0: all. schedule: of the pipeline. overlap: operations of tensor
-    parallelism run in parts beside the products that they depend on. overlap_context: keys and
-    values go around beside attention. framework: whose kernels and buffers count in memory. dtype:
-    of the products of linear parts of a layer; logits, attention and all else have 16 bits.
+    other product), or nothing. kept: instead of both, what MaxText keeps of a layer, of KEEPABLE;
+    all else but the MLP's last product runs again; None: not MaxText's way. shard: ranks that ZeRO
+    splits among, next to each other; the others are replicas of them (HSDP); 0: all. schedule: of
+    the pipeline. overlap: operations of tensor parallelism run in parts beside the products that
+    they depend on. overlap_context: keys and values go around beside attention. framework: whose
+    kernels and buffers count in memory. dtype: of the products of linear parts of a layer; logits,
+    attention and all else have 16 bits.
     """
 
     data: int = 1
@@ -90,6 +109,7 @@ class Plan:
     overlap_context: bool = False
     framework: str = "pytorch"
     dtype: str = "bf16"
+    kept: tuple[str, ...] | None = None
 
     @property
     def splits_gradients(self) -> bool:
@@ -198,6 +218,10 @@ class Plan:
             )
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero: {self.zero}: must be 0 to 3")
+        if unknown := set(self.kept or ()) - set(KEEPABLE):
+            raise PlanError(f"kept: {', '.join(sorted(unknown))}: must be of {KEEPABLE}")
+        if self.kept is not None and (self.recompute or self.selective):
+            raise PlanError("kept: cannot be combined with recompute or selective")
         for name, known in (
             ("selective", SELECTIVE),
             ("framework", FRAMEWORKS),

@@ -129,8 +129,12 @@ class Step:
         if kind == WEIGHTS:
             return Pass(kind, share * computed.backward_ns, 0, 0.0)
         ns = computed.backward_ns * (1.0 - share if kind == INPUTS else 1.0)
+        kept = self.plan.kept
         sums = 4 if self.plan.recompute else 2
-        return Pass(kind, ns + again * computed.forward_ns, sums, 2.0 + again)
+        # MaxText repeats attention's last product unless it is kept, and not the MLP's.
+        sums += kept is not None and "out_proj" not in kept
+        repeated_ns = computed.repeated_ns or again * computed.forward_ns
+        return Pass(kind, ns + repeated_ns, sums, 2.0 + again)
 
     def message(
         self,
