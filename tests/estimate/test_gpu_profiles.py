@@ -66,7 +66,7 @@ def test_file__of_one_accelerator_or_added_to_the_shipped_ones(tmp_path: Path) -
         (GOOD.replace("400e12", "9" * 5_000), "cannot be read: Exceeds the limit"),
         (GOOD.replace("400e12", "true"), "mine.flops: expected a number, not the boolean true"),
         (GOOD.replace("fp8", "fp7"), "unknown key mine.dense.fp7 (did you mean fp8?): known"),
-        (GOOD.replace("power_w", "watts"), "unknown key mine.watts: known are clock, dense"),
+        (GOOD.replace("power_w", "watts"), "unknown key mine.watts: known are array, clock"),
         (
             GOOD.replace("power_w", "power").replace("links", "link"),
             "unknown keys mine.link (did you mean links?), mine.power (did you mean power_w?)",
@@ -81,7 +81,8 @@ def test_file__of_one_accelerator_or_added_to_the_shipped_ones(tmp_path: Path) -
         (GOOD.replace("64e9", "{}"), "mine.memory_bytes: expected a number, not a table"),
         (GOOD.replace("{ bf16 = 400, fp8 = 800 }", "400"), "mine.dense: expected a table such as"),
         (GOOD + "sms = 1.5", "mine.sms: expected a whole number, not the number 1.5"),
-        (GOOD + 'generation = "hoper"', "known are a100, hopper; did you mean hopper?"),
+        (GOOD + 'generation = "hoper"', "known are a100, hopper, tpu; did you mean hopper?"),
+        (GOOD + "array = 0", "mine.array: 0: must be 1 to 4096"),
         (GOOD.replace('source = "our cloud", ', ""), "mine.price.source: missing"),
         (GOOD + "#" * FILE_BYTES_MAX, "it is larger than 1 MiB"),
     ],

@@ -18,7 +18,7 @@ from transport.estimate.kernels import (
     product_ns,
 )
 from transport.estimate.models import PRESETS, Model
-from transport.estimate.plan import FRAMEWORKS, Plan, PlanError
+from transport.estimate.plan import FRAMEWORKS, REMATS, Plan, PlanError
 from transport.estimate.ranges import queued_ns, range_of
 from transport.estimate.training import Row
 
@@ -253,3 +253,45 @@ def test_attention__compiled_models_have_that_of_pytorch() -> None:
     times = {one: attention_ns(MODEL, Plan(framework=one), GPU) for one in FRAMEWORKS}
     assert times["compiled"] == times["pytorch"] != times["megatron"]
     assert of_gpu(MODEL, Plan(framework="compiled"), GPU).forward_ns > 0
+
+
+TPU = replace(GPU, name="tpu", sms=0, array=128)
+
+
+def test_product__sizes_on_a_tpu_are_rounded_up_to_its_array() -> None:
+    whole, more = Product(1_024, 256, 512), Product(1_024, 257, 513)
+    assert product_ns(whole, TPU, 2) == pytest.approx(whole.flops / 1e12 * 1e9)
+    # Rows pass in eights, here 264 of them; the other sizes are 1,024 and 640.
+    assert product_ns(more, TPU, 2) == pytest.approx(2 * 640 * 264 * 1_024 / 1e12 * 1e9)
+
+
+def test_product__few_rows_take_as_long_as_loading_the_array() -> None:
+    few, many = Product(8, 4_096, 4_096), Product(128, 4_096, 4_096)
+    assert product_ns(few, TPU, 2) == product_ns(many, TPU, 2)
+
+
+def test_attention__heads_smaller_than_the_array_leave_a_part_of_it_idle() -> None:
+    forward_ns, _ = attention_ns(MODEL, Plan(), TPU)
+    assert attention_ns(MODEL, Plan(), replace(TPU, array=256))[0] == pytest.approx(2 * forward_ns)
+
+
+def test_repeated__what_maxtext_keeps_does_not_run_again() -> None:
+    """Parameters: queries and attention's last product h^2 each, keys and values h^2 / 4 each, the
+    MLP's first product 8 h^2 and its last one 4 h^2, which never runs again."""
+    products_ns = sum(product_ns(one, TPU, 2) for one in layer_products(MODEL, Plan()))
+    between = between_ns(MODEL, Plan(), TPU)
+    attention = attention_ns(MODEL, Plan(), TPU)[0]
+    for name, share, attended in (
+        ("maxtext-full", 10.5 / 14.5, True),
+        ("maxtext-save_qkv_proj", 9 / 14.5, True),
+        ("maxtext-save_dot_with_context_except_mlp", 8 / 14.5, False),
+        ("maxtext-minimal", 0.0, True),
+        ("maxtext-minimal_flash", 0.0, False),
+    ):
+        found = of_gpu(MODEL, Plan(kept=REMATS[name]), TPU).repeated_ns
+        assert found == pytest.approx(share * products_ns + attended * attention + between), name
+
+
+def test_range__is_wider_for_a_tpu_that_was_not_fitted() -> None:
+    wider = {name: range_of(1e9, MODEL, Plan(), gpu(name)).wider for name in ("tpu-v5p", "tpu-v5e")}
+    assert wider == {"tpu-v5p": (), "tpu-v5e": ("no runs of tpu-v5e were fitted",)}

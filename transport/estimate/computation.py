@@ -112,7 +112,7 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
         _products_ns([head], plan, gpu) + loss_ns(model, plan, gpu),
         _products_ns(head.backward, plan, gpu) + loss_ns(model, plan, gpu),
         STATE_BYTES_MOVED / memory_bytes_per_s * 1e9,
-        COPIED / memory_bytes_per_s * 1e9,
+        COPIED / memory_bytes_per_s * 1e9 * gpu.kernels.copies,
         repeated_ns=repeated_ns,
     )
 

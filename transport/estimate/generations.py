@@ -1,7 +1,7 @@
 """How generations of GPUs run kernels: shares of data-sheet rates, fitted to published runs.
 
 `python -m bench estimate_fit` fits products, depth, memory, unfused, spread, and the clock of
-`h100-96` in gpus.toml; the rest is of the sources below.
+`h100-96` in gpus.toml; of TPUs, products alone. The rest is of the sources below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class Kernels:
     passes of FlashAttention of long sequences, of the operations that are done; flash_tokens: the
     length of a sequence that reaches half of it. memory: of its memory's rate. unfused: bytes that
     PyTorch's kernels between products move, for each one that Megatron's fused ones move.
-    launch_ns: from a kernel's end to the next one's start. spread: 10th and 90th percentile of
+    launch_ns: from a kernel's end to the next one's start. fitted: accelerators whose runs were
+    fitted; empty: all of the generation. copies: FSDP and DDP copy parameters and gradients to and
+    from buffers. spread: 10th and 90th percentile of
     published / estimated times of steps, of publishers that were left out of a fit to the others.
     """
 
@@ -31,6 +33,8 @@ class Kernels:
     unfused: float
     launch_ns: float
     spread: tuple[float, float]
+    fitted: tuple[str, ...] = ()
+    copies: bool = True
 
 
 # Chosen, not fitted. FlashAttention 2 reaches 50 to 73 % of an A100's peak (Dao,
@@ -43,6 +47,15 @@ FLASH_2_HOPPER = (0.39, 0.32)
 CUDNN_HOPPER = (0.62, 0.53)
 # Assumed: kernels that a host queues ahead follow each other in 1 to 3 us.
 LAUNCH_NS = 2_000.0
+# Assumed: no measurement of Splash attention as a part of a TPU's peak was found. A causal mask
+# leaves blocks of MaxText's 512 queries and keys (sa_block_q, sa_block_kv of configs/base.yml)
+# whole, so that a sequence of s tokens has s + 512 in the place of s.
+SPLASH = (0.5, 0.5)
+SPLASH_BLOCK = 512.0
+# All fitted runs of TPUs are MaxText's own. With each accelerator left out instead of each
+# publisher, the fit gives 0.93 to 1.05, which has nothing of what publishers differ in: assumed is
+# the widest range of a generation with several, A100s.
+OF_ONE_PUBLISHER = (0.79, 1.18)
 GENERATIONS = {
     "a100": Kernels(
         products=0.70,
@@ -63,5 +76,18 @@ GENERATIONS = {
         unfused=2.25,
         launch_ns=LAUNCH_NS,
         spread=(0.89, 1.18),
+    ),
+    # XLA fuses the kernels between products; a program has no host that launches each.
+    "tpu": Kernels(
+        products=0.77,
+        depth=0.0,
+        flash={"pytorch": SPLASH, "megatron": SPLASH},
+        flash_tokens=SPLASH_BLOCK,
+        memory=0.80,
+        unfused=1.0,
+        launch_ns=0.0,
+        spread=OF_ONE_PUBLISHER,
+        fitted=("tpu-v4", "tpu-v5p"),
+        copies=False,
     ),
 }

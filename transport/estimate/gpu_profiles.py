@@ -22,8 +22,11 @@ TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 # Figures that every profile has -> the least that is no mistake of a unit.
 NEEDED = {"flops": 1e9, "memory_bytes": 1e6, "memory_bytes_per_s": 1e6}
 CLOCK_MIN = 0.01
-KEYS = {*NEEDED, "generation", "sms", "clock", "dense", "power_w", "links", "source", "price"}
-SMS_MAX = 10_000
+KEYS = {
+    *(*NEEDED, "generation", "sms", "array", "clock"),
+    *("dense", "power_w", "links", "source", "price"),
+}
+SMS_MAX, ARRAY_MAX = 10_000, 4_096
 LEAST, MOST = 1e-9, 1e24  # of any figure
 
 
@@ -83,6 +86,8 @@ def _fields(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
         made["generation"] = _generation(table, where)
     if "sms" in table:
         made["sms"] = whole(table, "sms", where, most=SMS_MAX)
+    if "array" in table:
+        made["array"] = whole(table, "array", where, most=ARRAY_MAX)
     if "clock" in table:
         made["clock"] = number(table, "clock", where, least=CLOCK_MIN, most=1)
     made["facts"] = Facts(

@@ -30,7 +30,8 @@ class Gpu:
 
     efficiency: None: it follows from the sizes of each product (kernels.py). sms: streaming
     multiprocessors; 0: not known. clock: its clock in products as a part of that of the
-    generation's other GPUs, where its power limit is lower. fitted: its kernels; None: those of its
+    generation's other GPUs, where its power limit is lower. array: rows and columns of a TPU's
+    matrix units; 0: a GPU, or not known. fitted: its kernels; None: those of its
     generation. facts: what estimates of a step do not need: rates of other types, power, price,
     links.
     """
@@ -43,6 +44,7 @@ class Gpu:
     generation: str = ""
     sms: int = 0
     clock: float = 1.0
+    array: int = 0
     fitted: Kernels | None = None
     facts: Facts = UNKNOWN
 

@@ -7,6 +7,10 @@ Quantization", https://docs.nvidia.com/deeplearning/performance/dl-performance-m
 A tile also takes the time of `depth` more steps of k, to fill its pipeline and to write its result.
 A product takes at least the time in which memory delivers its matrices.
 
+A TPU's matrix unit is an array of multipliers that holds a part of one matrix, while rows of the
+other one pass ("How to Scale Your Model", jax-ml.github.io/scaling-book, part 2): the two sizes of
+the part are rounded up to those of the array, and the rows to 8.
+
 FlashAttention skips the tiles that a causal mask hides, so half of the operations remain, and
 backward computes five products instead of two (Dao, "FlashAttention-2", arXiv 2307.08691, section
 3.1). The other kernels (norms, residuals, rotary embedding, activation functions) are limited by
@@ -39,6 +43,7 @@ LOSS_MOVED = 14.0
 MATRIX_MOVED = 4.0
 MASKED_MOVED = 3.0
 FP8_BYTES = 1.0
+TPU_ROWS = 8  # rows of a TPU's registers
 
 
 @dataclass(frozen=True)
@@ -73,16 +78,33 @@ def product_ns(product: Product, gpu: Gpu, value_bytes: float, is_fp8: bool = Fa
     m, n, k, count = product.m, product.n, product.k, product.count
     flops = gpu.fp8_flops if is_fp8 else gpu.flops
     peak, depth = flops * known.products * gpu.clock, known.depth * flops / gpu.flops
-    tiled_ns = min(
-        _waves(ceil(m / rows) * ceil(n / columns) * count, gpu.sms)
-        * (2.0 * rows * columns * (k + depth))
-        / (peak * share)
-        for rows, columns, share in TILES
-    )
+    if gpu.array:
+        tiled_s = _passed(product, gpu.array) / peak
+    else:
+        tiled_s = min(
+            _waves(ceil(m / rows) * ceil(n / columns) * count, gpu.sms)
+            * (2.0 * rows * columns * (k + depth))
+            / (peak * share)
+            for rows, columns, share in TILES
+        )
     read_bytes = FP8_BYTES if is_fp8 else value_bytes
     moved = count * (read_bytes * (m * k + k * n) + value_bytes * m * n)
-    memory_ns = moved / (gpu.memory_bytes_per_s * known.memory)
-    return max(tiled_ns, memory_ns) * 1e9 + known.launch_ns
+    memory_s = moved / (gpu.memory_bytes_per_s * known.memory)
+    return max(tiled_s, memory_s) * 1e9 + known.launch_ns
+
+
+def _passed(product: Product, array: int) -> float:
+    """The operations of a product with sizes as an array of multipliers has them.
+
+    Rows that pass take at least as long as the array needs to be loaded. Either matrix is held.
+    """
+    one, other, k = (_up(size, array) for size in (product.m, product.n, product.k))
+    rows = max(_up(product.m, TPU_ROWS), array), max(_up(product.n, TPU_ROWS), array)
+    return 2.0 * k * product.count * min(rows[0] * other, rows[1] * one)
+
+
+def _up(size: float, multiple: int) -> float:
+    return ceil(size / multiple) * multiple
 
 
 def cast_ns(values: float, gpu: Gpu, value_bytes: float) -> float:
@@ -123,6 +145,8 @@ def attention_ns(model: Model, plan: Plan, gpu: Gpu) -> tuple[float, float]:
     tokens, parts, known = tokens_of(model, plan), plan.tensor, gpu.kernels
     if plan.flash:
         flops = CAUSAL * 4.0 * tokens * model.sequence * model.hidden / parts
+        if gpu.array:  # a head is a size of all products
+            flops *= _up(model.head_size, gpu.array) / model.head_size
         # Short sequences have few tiles, and more of them are cut by the mask.
         reached = gpu.flops * gpu.clock * model.sequence / (model.sequence + known.flash_tokens)
         # torch.compile does not change the kernel of attention.

@@ -62,7 +62,8 @@ def range_of(
     low, high = MEASURED if measured else gpu.kernels.spread
     power, wider = 1.0, []
     if not measured:
-        if not gpu.generation:
+        fitted = gpu.kernels.fitted
+        if not gpu.generation or (fitted and gpu.name not in fitted):
             power *= OTHER_GPU
             wider.append(f"no runs of {gpu.name} were fitted")
         if plan.dtype == "fp8":
@@ -93,6 +94,9 @@ def queued_ns(rows: Iterable[Row], plan: Plan) -> float:
 def _small(model: Model, plan: Plan, gpu: Gpu) -> bool:
     """Whether most products of a layer do not fill the GPU, or have a short k."""
     products = list(layer_products(model, plan))
+    if gpu.array:  # which has no SMs to fill
+        small = [min(one.m, one.n, one.k) < gpu.array for one in products]
+        return 2 * sum(small) > len(products)
     small = [
         one.count * one.m * one.n < gpu.sms * SMALL_TILE**2 or one.k < SMALL_K for one in products
     ]
