@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 from transport.cli.options import FiniteRange, InputFile
 from transport.estimate.sharing import NODES_PER_LEAF
 from transport.ground.text import printable
+from transport.ground.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,7 @@ LINK_OPTIONS = (
     *("between", "inside", "gpus_per_node", "nics_per_node", "pcie", "links_file"),
     *SHARING_OPTIONS,
 )
+SLICES_MAX = 4_096
 TORUS_OPTIONS = ("inside", "links_file")  # those of them that --torus needs, too
 # Field of a training plan -> the option that sets it, if their names differ.
 OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
@@ -199,17 +202,42 @@ def network_of(given: dict[str, Any]) -> Network:
         return of_links(between, inside, gpus, nics, pcie, sharing, with_file(links_file))
 
 
-def torus_of(shape: str, given: dict[str, Any], gpu: Gpu) -> Network:
+def torus_options(command: Command) -> Command:
+    """Adds the options that describe a torus, or several slices."""
+    for option in (
+        click.option(
+            "--slices",
+            default=1,
+            show_default=True,
+            type=click.IntRange(1, SLICES_MAX),
+            help="Tori of --torus, numbered one after the other, that a network joins: --between "
+            "is then its link with the rate of one accelerator.",
+        ),
+        click.option(
+            "--torus",
+            metavar="SHAPE",
+            help="All accelerators form a torus, such as 4x4x8, with the link of --inside or that "
+            "of the accelerator's profile; tensor parallel ones fill its first axes.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def torus_of(shape: str, given: dict[str, Any], gpu: Gpu, slices: int = 1) -> Network:
     """The torus that --torus gives, with the link of --inside or, without it, the accelerator's.
 
-    Takes the options of networks out of `given`; those of switches may not be said.
+    slices: how many such tori there are, which the link of --between joins. Takes the options of
+    networks out of `given`; those of switches may not be said.
     """
     from transport.estimate.networks import Network, link, links, own_link
     from transport.estimate.torus import check_link, parsed
 
     source = click.get_current_context().get_parameter_source
-    known, inside = known_links(), given["inside"]
-    others = [name for name in (*LINK_OPTIONS, "network_file") if name not in TORUS_OPTIONS]
+    known, inside, between = known_links(), given["inside"], given["between"]
+    outside = _outside(between) if slices > 1 else None
+    needed = (*TORUS_OPTIONS, "between") if slices > 1 else TORUS_OPTIONS
+    others = [name for name in (*LINK_OPTIONS, "network_file") if name not in needed]
     for one in others:
         if source(one) is ParameterSource.COMMANDLINE:
             option = "network" if one == "network_file" else one
@@ -222,7 +250,23 @@ def torus_of(shape: str, given: dict[str, Any], gpu: Gpu) -> Network:
     torus, used = parsed(shape), link(name, known)
     check_link(name, used)
     numbers = "numbers of links.toml" if name in links() else "numbers of your own file"
-    return Network(f"torus {torus} of {name}", numbers, used, torus.chips, torus=torus)
+    title = f"torus {torus} of {name}"
+    title = f"{slices} slices joined by {between}, each a {title}" if slices > 1 else title
+    return Network(title, numbers, used, torus.chips, torus=torus, slices=slices, outside=outside)
+
+
+def _outside(between: str) -> Link:
+    """The link of an accelerator to other slices. A usage error if --between gives none."""
+    from transport.estimate.networks import link
+
+    source = click.get_current_context().get_parameter_source("between")
+    found = link(between, known_links())
+    if source is not ParameterSource.COMMANDLINE or found.is_of_torus:
+        raise click.UsageError(
+            "--slices: give --between, a network's link with the rate of one accelerator, such as "
+            "ethernet-50 for a TPU v5p"
+        )
+    return found
 
 
 def _option(name: str) -> str:
@@ -252,6 +296,14 @@ MARK = "*"  # follows times that are extrapolated: outside of the measured range
 
 def notes_of(network: Network, marked: bool) -> list[str]:
     """Notes on the source of the network's numbers. marked: some times are extrapolated."""
+    if network.slices > 1:
+        from transport.estimate.slices import SLICES_WAIT
+
+        return [
+            f"slices: each doubling makes the step {percent(SLICES_WAIT)} longer, as all wait for "
+            "the slowest one: fitted to MaxText's runs on TPU v4 and v5p",
+            *notes_of(replace(network, slices=1), marked),
+        ]
     if network.calibrated is None:
         return ["not calibrated: rates are those of data sheets and of NCCL's own model"]
     notes = list(network.notes)

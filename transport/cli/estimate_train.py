@@ -19,6 +19,7 @@ from transport.cli.estimate_options import (
     notes_of,
     torus_notes,
     torus_of,
+    torus_options,
     usage_errors,
 )
 from transport.cli.options import HTML, InputFile, output_file
@@ -205,12 +206,7 @@ def step_options(command: Any) -> Any:
 
 @click.command("train", short_help="Estimate a training step.")
 @step_options
-@click.option(
-    "--torus",
-    metavar="SHAPE",
-    help="All accelerators form a torus, such as 4x4x8, with the link of --inside or that of the "
-    "accelerator's profile; tensor parallel ones fill its first axes.",
-)
+@torus_options
 @click.option(
     "--compare",
     "others",
@@ -258,8 +254,8 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
 
     files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
     files.prepare()
-    torus = given.pop("torus")
-    _check_together(torus, others, files, given)
+    torus, slices = given.pop("torus"), given.pop("slices")
+    _check_together(torus, slices, others, files, given)
     files_read = configured(model, given, SIZES)
     between = given["between"]
     links = {link: network_of(given | {"between": link}) for link in others}
@@ -267,7 +263,7 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
     with usage_errors():
         shape = model_of(files_read.model, given)
         computing = Computing.taken(given)
-        network = network or torus_of(str(torus), given, computing.gpu)
+        network = network or torus_of(str(torus), given, computing.gpu, slices)
         plan = plan_of(given)
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
@@ -291,13 +287,15 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
 
 
 def _check_together(
-    torus: str | None, others: tuple[str, ...], files: Files, given: dict[str, Any]
+    torus: str | None, slices: int, others: tuple[str, ...], files: Files, given: dict[str, Any]
 ) -> None:
     """Raises a usage error for options that exclude each other."""
     if others and given["network_file"] is not None:
         raise click.UsageError("--compare: give links with --between, not --network")
     if torus is not None and (others or files.curves or files.page):
         raise click.UsageError("--torus: leave out --compare, --curves and --html")
+    if torus is None and slices > 1:
+        raise click.UsageError("--slices: give the shape of one, --torus, such as 4x4x4")
 
 
 def _inputs_json(

@@ -141,7 +141,8 @@ class Network:
     the measurements behind it; None: the numbers are those of links.toml. slowdown: the factors
     by which computation and communication slow each other while both run. sharing: what limits
     several GPUs, or several kinds of traffic, together. torus: the accelerators of a step, whose
-    links to neighbours `between` is; None: they are linked by switches.
+    links to neighbours `between` is; None: they are linked by switches. slices: how many such tori
+    there are; outside: the link of one accelerator to those of other slices.
     """
 
     name: str
@@ -155,6 +156,8 @@ class Network:
     slowdown: Slowdown = NONE
     sharing: Sharing = NOTHING
     torus: Torus | None = None
+    slices: int = 1
+    outside: Link | None = None
 
     def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from transport.estimate.schedule import run
+from transport.estimate.slices import waiting
 from transport.estimate.step import Step
 
 PASSES_EXACT = 20_000  # a step of at most this many passes is scheduled as a whole
@@ -52,4 +53,5 @@ def length_ns(step: Step, exact: int | None = None) -> float:
     """The time in ns that the tasks of a step take. exact: as in rounds_of()."""
     rounds = rounds_of(step, exact)
     slowdown = step.network.slowdown
-    return rounds.extended([run(one.build(), slowdown=slowdown).length_ns for one in rounds.steps])
+    made = [run(one.build(), slowdown=slowdown).length_ns for one in rounds.steps]
+    return waiting(step.network.slices) * rounds.extended(made)

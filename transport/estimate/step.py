@@ -26,7 +26,7 @@ from transport.estimate.pipelines import (
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, IDLE, Task
 from transport.estimate.sharing import Spread
-from transport.estimate.torus import estimate as estimate_on_torus, part_of
+from transport.estimate.slices import estimate as estimate_on_slices
 
 MAIN = "main"  # the stream of computation, and of communication that computation waits for
 ASIDE = "aside"  # the stream of communication that runs beside another microbatch's computation
@@ -169,13 +169,11 @@ class Step:
     def _estimated(
         self, operation: str, size_bytes: float, ranks: int, nodes: int, group: Group
     ) -> Estimate:
-        torus = self.network.torus
-        if torus is None:
+        if self.network.torus is None:
             each = self.network.gpus_per_node
             spread = Spread(max(group.stride // each, 1), group.nodes(each))
             return estimate(self.network, operation, size_bytes, ranks, nodes=nodes, spread=spread)
-        part = part_of(torus, ranks, group.stride)
-        return estimate_on_torus(part, self.network.between, operation, size_bytes)
+        return estimate_on_slices(self.network, operation, size_bytes, group)
 
     def add(
         self, name: str, stage: int, stream: str, kind: str, ns: float, after: Sequence[str] = ()

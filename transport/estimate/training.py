@@ -16,6 +16,7 @@ from transport.estimate.pipelines import chunks_of
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.rounds import Rounds, length_ns, rounds_of
 from transport.estimate.schedule import COMPUTE, Graph, Task, Timed, exposed_ns, run, sending
+from transport.estimate.slices import waiting
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
 
@@ -105,6 +106,7 @@ def train(
     whole_ns, alone_ns, busy_ns = (
         rounds.extended(each) for each in zip(*(one.times_ns for one in made), strict=True)
     )
+    whole_ns *= waiting(network.slices)
     step_ns = max(whole_ns, launch_ns(step))
     bubble_ns = difference_ns(alone_ns, busy_ns)
     host_ns = difference_ns(step_ns, whole_ns)
@@ -169,10 +171,12 @@ def check_torus(plan: Plan, network: Network) -> None:
                 f"{name}: {getattr(plan, name)}: on a torus, only data, tensor and shard are "
                 "estimated: give 1"
             )
-    if plan.gpus != network.torus.chips:
+    chips = network.slices * network.torus.chips
+    if plan.gpus != chips:
+        of = f"{network.slices} slices of {network.torus} have" if network.slices > 1 else ""
         raise PlanError(
-            f"data: {plan.gpus:,} accelerators in all (data x tensor): the torus {network.torus} "
-            f"has {network.torus.chips:,}"
+            f"data: {plan.gpus:,} accelerators in all (data x tensor): "
+            f"{of or f'the torus {network.torus} has'} {chips:,}"
         )
 
 
@@ -270,6 +274,9 @@ def _gains(
             network,
         ),
     }
+    if (link := network.outside) is not None:
+        quick = replace(network, outside=replace(link, bytes_per_s=2.0 * link.bytes_per_s))
+        changes["twice the bandwidth between slices"] = lambda: (plan, quick)
     made = {}
     for name, change in changes.items():
         other, net = change()
