@@ -29,12 +29,13 @@ from transport.estimate.generations import GENERATIONS, Kernels
 from transport.estimate.gpus import Gpu, gpu
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan
+from transport.estimate.slices import SLICES_WAIT, waiting
 
 # Generation of published runs -> that of gpus.toml.
-FITTED = {"A100": "a100", "Hopper": "hopper"}
+FITTED = {"A100": "a100", "Hopper": "hopper", "TPU": "tpu"}
 # First guess, and standard deviation of its logarithm. products: of large products alone; memory:
 # of a copy; unfused: PyTorch's norms in 32 bits and separate residuals; clock: the cube root of
-# 500 W / 700 W, as power grows with the cube of the clock, is 0.89.
+# 500 W / 700 W, as power grows with the cube of the clock, is 0.89. slices: SLICES_WAIT.
 GUESSES: dict[str, dict[str, tuple[float, float]]] = {
     "A100": {
         "products": (0.85, 0.15),
@@ -49,6 +50,7 @@ GUESSES: dict[str, dict[str, tuple[float, float]]] = {
         "unfused": (2.0, 0.3),
         "clock": (0.89, 0.08),
     },
+    "TPU": {"products": (0.90, 0.15), "slices": (0.02, 1.0)},
 }
 LIMITED = "h100-96"  # the GPU whose clock is fitted
 ERROR = 0.06  # of a usual estimate: larger ones count linearly
@@ -66,10 +68,17 @@ class Fitted:
     work_ns: float
     times_s: tuple[float, ...]
 
-    def error(self, gpu_: Gpu) -> float:
+    def error(self, gpu_: Gpu, wait: float = SLICES_WAIT) -> float:
         """The logarithm of estimated / published, interpolated between `times_s`."""
         scale = work_ns(self.run, self.plan, gpu_) / self.work_ns
-        return math.log(float(np.interp(scale, SCALES, self.times_s)) / self.published_s)
+        slices = self.run.gpus // self.run.gpus_per_node if self.run.generation == "TPU" else 1
+        longer = waiting(slices, wait) / waiting(slices)
+        found_s = longer * float(np.interp(scale, SCALES, self.times_s))
+        return math.log(found_s / self.published_s)
+
+    def error_with(self, values: Mapping[str, float]) -> float:
+        """The error with values of the parameters of a fit."""
+        return self.error(with_kernels(self.run, values), values.get("slices", SLICES_WAIT))
 
 
 def work_ns(one: PublishedRun, plan: Plan, gpu_: Gpu) -> float:
@@ -77,7 +86,8 @@ def work_ns(one: PublishedRun, plan: Plan, gpu_: Gpu) -> float:
     computed = of_gpu(one.model, plan, gpu_)
     share = again_of(one)
     again = repeated_passes(one.model, plan) if share is None else share
-    layer_ns = (1.0 + again) * computed.forward_ns + computed.backward_ns
+    again_ns = computed.repeated_ns or again * computed.forward_ns
+    layer_ns = computed.forward_ns + again_ns + computed.backward_ns
     head_ns = computed.head_forward_ns + computed.head_backward_ns
     return one.model.layers / plan.pipeline * layer_ns + head_ns * (plan.pipeline == 1)
 
@@ -98,7 +108,7 @@ def prepared(one: PublishedRun) -> Fitted:
 
 def with_kernels(one: PublishedRun, values: Mapping[str, float]) -> Gpu:
     """The run's GPU with other values of parameters."""
-    known, more = gpu(one.gpu), dict(values)
+    known, more = gpu(one.gpu), {key: at for key, at in values.items() if key != "slices"}
     clock = more.pop("clock", known.clock)
     kernels = Kernels(**(vars(GENERATIONS[FITTED[one.generation]]) | more))
     return replace(known, fitted=kernels, clock=clock if one.gpu == LIMITED else known.clock)
@@ -117,7 +127,7 @@ def fit(generation: str, runs: Sequence[Fitted]) -> tuple[dict[str, float], list
 
     def off(logs: np.ndarray) -> np.ndarray:
         values = dict(zip(guesses, map(float, np.exp(logs)), strict=True))
-        errors = np.array([one.error(with_kernels(one.run, values)) for one in runs]) / ERROR
+        errors = np.array([one.error_with(values) for one in runs]) / ERROR
         soft = np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([weights * soft, (logs - middle) / spread])
 
@@ -126,17 +136,28 @@ def fit(generation: str, runs: Sequence[Fitted]) -> tuple[dict[str, float], list
     return dict(zip(guesses, map(float, np.exp(found.x)), strict=True)), list(deviations)
 
 
+def groups_of(runs: Sequence[Fitted]) -> set[str]:
+    """What one part of the runs does not share with the others: publishers, or accelerators."""
+    publishers = {one.run.publisher for one in runs}
+    return publishers if len(publishers) > 1 else {one.run.gpu for one in runs}
+
+
+def group_of(one: Fitted, runs: Sequence[Fitted]) -> str:
+    return one.run.publisher if one.run.publisher in groups_of(runs) else one.run.gpu
+
+
 def left_out_errors(generation: str, runs: Sequence[Fitted]) -> list[float]:
     """Logarithms of published / estimated of each publisher's runs, fitted to all others'.
 
-    Errors of runs that were fitted would be too small for runs of publishers that were not.
+    Errors of runs that were fitted would be too small for runs of publishers that were not. If
+    there is one publisher, each accelerator is left out instead.
     """
     off = []
-    for left_out in sorted({one.run.publisher for one in runs}):
-        others = [one for one in runs if one.run.publisher != left_out]
+    for left_out in sorted(groups_of(runs)):
+        others = [one for one in runs if group_of(one, runs) != left_out]
         values, _ = fit(generation, others)
-        own = [one for one in runs if one.run.publisher == left_out]
-        off += [-one.error(with_kernels(one.run, values)) for one in own]
+        own = [one for one in runs if group_of(one, runs) == left_out]
+        off += [-one.error_with(values) for one in own]
     return off
 
 
@@ -144,7 +165,7 @@ def fitted_rows(generation: str, runs: Sequence[Fitted]) -> list[Config]:
     """A row for each parameter, and for the 10th and 90th percentile of published / estimated."""
     values, deviations = fit(generation, runs)
     kernels: dict[str, Any] = vars(GENERATIONS[FITTED[generation]])
-    kernels = kernels | {"clock": gpu(LIMITED).clock}
+    kernels = kernels | {"clock": gpu(LIMITED).clock, "slices": SLICES_WAIT}
     rows: list[Config] = [
         {
             "generation": generation,
@@ -156,8 +177,8 @@ def fitted_rows(generation: str, runs: Sequence[Fitted]) -> list[Config]:
         }
         for (name, value), deviation in zip(values.items(), deviations, strict=True)
     ]
-    if len({one.run.publisher for one in runs}) < 2:
-        return rows  # a range needs a publisher to leave out
+    if len(groups_of(runs)) < 2:
+        return rows  # a range needs runs to leave out
     off = left_out_errors(generation, runs)
     for name, percentile, now in zip(("p10", "p90"), (10, 90), kernels["spread"], strict=True):
         value = math.exp(float(np.percentile(off, percentile)))

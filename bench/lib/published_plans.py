@@ -11,7 +11,7 @@ from transport.estimate.computation import Computation
 from transport.estimate.gpus import names
 from transport.estimate.models import Model
 from transport.estimate.networks import Network, NetworkError, link, of_links
-from transport.estimate.plan import Plan, PlanError
+from transport.estimate.plan import REMATS, Plan, PlanError
 from transport.estimate.rounds import length_ns
 from transport.estimate.step import Step
 from transport.estimate.torus import parsed
@@ -32,8 +32,27 @@ SLICES = {
     ("tpu-v5p", 64): "4x4x4",
     ("tpu-v5p", 512): "8x8x8",
     ("tpu-v5e", 256): "16x16",
+    ("tpu-v6e", 8): "2x4:open",
+    ("tpu-v6e", 32): "4x8:open",
+    ("tpu-v6e", 64): "8x8:open",
     ("tpu-v6e", 256): "16x16",
+    ("tpu-v7x", 64): "4x4x4",
+    ("tpu-v7x", 128): "4x4x8",
+    ("tpu-v7x", 256): "4x8x8",
 }
+# Gb/s of one chip in the data-centre network that joins slices (docs.cloud.google.com/tpu/docs: v5p
+# 50 a chip; v5e 2 x 100 and v6e 4 x 200 for a host of 8). v4: assumed as v5p.
+OUTSIDE = {
+    "tpu-v4": "ethernet-50",
+    "tpu-v5p": "ethernet-50",
+    "tpu-v5e": "ethernet-25",
+    "tpu-v6e": "ethernet-100",
+}
+# In `assumed` of runs of MaxText: the remat_policy, or the outputs that a custom one keeps.
+REMAT = re.compile(r"remat_policy ([a-z_]+)(?: of ([a-z_, ]+))?")
+
+# ... of runs whose tensor parallel parts need a longer axis.
+LONG_SLICES = {("tpu-v5p", 512, 16): "16x8x4"}
 
 Computing = Callable[[Model, Plan], Computation]
 
@@ -48,9 +67,12 @@ def plan_of(one: PublishedRun) -> Plan:
         raise NotExpressibleError(f"no GPU {one.gpu}")
     if one.dtype not in ("bf16", "fp16", "fp8"):
         raise NotExpressibleError(f"{one.dtype}: only 16 bits, and FP8")
-    share = again_of(one)
+    share, kept = again_of(one), kept_of(one)
     nvidia = one.generation != "A100" and one.publisher.startswith(NVIDIA)
-    is_pytorch = one.zero in (3, None) and one.generation != "TPU"
+    # Gradients of JAX have the type of their products until they are summed.
+    is_tpu = one.generation == "TPU"
+    is_operators = one.recompute == "selective" and share is None and kept is None
+    is_pytorch = one.zero in (3, None) and not is_tpu
     framework = "pytorch" if is_pytorch else "megatron"
     plan = Plan(
         data=one.data,
@@ -60,19 +82,21 @@ def plan_of(one: PublishedRun) -> Plan:
         expert=one.expert,
         context=one.context,
         zero=3 if one.zero is None else one.zero,
-        shard=one.gpus_per_node if one.zero is None else 0,
+        shard=one.gpus_per_node // one.tensor if one.zero is None else 0,
         micro_batch=one.micro_batch,
         global_batch=one.global_batch,
-        gradient_bytes=GRADIENT_BYTES,
-        recompute=one.recompute == "full",
-        selective="operators" if one.recompute == "selective" and share is None else "",
+        gradient_bytes=2 if is_tpu else GRADIENT_BYTES,
+        recompute=one.recompute == "full" and kept is None,
+        selective="operators" if is_operators else "",
         flash=one.flash,
-        sequence=one.sequence_parallel,
-        # FSDP is PyTorch's; all else runs in Megatron-LM or its relatives, with fused kernels.
-        overlap=nvidia and one.sequence_parallel and one.tensor > 1,
-        # XLA fuses kernels, too.
+        # MaxText splits activations between tensor parallel parts (activation_embed in base.yml).
+        sequence=one.sequence_parallel or (is_tpu and one.tensor > 1),
+        # FSDP is PyTorch's; all else runs in Megatron-LM or its relatives, with fused kernels. XLA
+        # decomposes operations beside products (Wang et al., ASPLOS 2023, on TPU v4).
+        overlap=one.tensor > 1 and ((nvidia and one.sequence_parallel) or is_tpu),
         framework=framework,
         dtype="fp8" if one.dtype == "fp8" else "bf16",
+        kept=kept,
     )
     try:
         plan.check(one.model)
@@ -81,9 +105,24 @@ def plan_of(one: PublishedRun) -> Plan:
     return plan
 
 
+def kept_of(one: PublishedRun) -> tuple[str, ...] | None:
+    """What a run of MaxText keeps of a layer; None: its source does not say, or it is no MaxText's.
+
+    A `full` recomputation of MaxText's is that of its remat_policy.
+    """
+    if one.generation != "TPU":
+        return None
+    if found := REMAT.search(one.assumed):
+        policy, names = found.groups()
+        if policy == "custom":
+            return tuple((names or "").replace(",", " ").split())
+        return REMATS[f"maxtext-{policy}"]
+    return () if one.recompute == "full" else None
+
+
 def again_of(one: PublishedRun) -> float | None:
     """The part of the layers that is recomputed; None: all, none, or some operations of each."""
-    if one.recompute != "selective":
+    if one.recompute != "selective" or kept_of(one) is not None:
         return None
     if EVERY_SECOND in one.assumed:
         return 0.5
@@ -120,12 +159,21 @@ def _step_s(one: PublishedRun, plan: Plan, computing: Computing) -> float:
 
 
 def _network_of(one: PublishedRun) -> Network:
-    """The network of a run: links to switches, or the torus of one slice of TPUs."""
+    """The network of a run: links to switches, or the tori of slices of TPUs."""
     if one.generation != "TPU":
         return of_links(one.between, one.inside, one.gpus_per_node, one.nics_per_node or None)
-    if one.gpus > one.gpus_per_node:
-        raise NotExpressibleError("several slices of TPUs")
-    if (one.gpu, one.gpus) not in SLICES:
-        raise NotExpressibleError(f"no shape of {one.gpus} {one.gpu}")
-    torus = parsed(SLICES[one.gpu, one.gpus])
-    return Network(one.gpu, "links.toml", link(one.gpu), torus.chips, torus=torus)
+    slices = one.gpus // one.gpus_per_node
+    if (one.gpu, one.gpus_per_node) not in SLICES or (slices > 1 and one.gpu not in OUTSIDE):
+        raise NotExpressibleError(f"no shape or network of {one.gpus} {one.gpu}")
+    key = one.gpu, one.gpus_per_node
+    torus = parsed(LONG_SLICES.get((*key, one.tensor), SLICES[key]))
+    outside = link(OUTSIDE[one.gpu]) if slices > 1 else None
+    return Network(
+        one.gpu,
+        "links.toml",
+        link(one.gpu),
+        torus.chips,
+        torus=torus,
+        slices=slices,
+        outside=outside,
+    )

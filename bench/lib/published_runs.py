@@ -34,8 +34,9 @@ SETS = {
 SIZE_MAX = 1 << 20  # bytes of a file that is read
 NUMBER_MAX = 10**7
 # Units of `value`. tflops: operations a second and GPU, without those of recomputation, attention
-# counted without its mask; hardware_tflops: with those of recomputation; tokens_per_s: a GPU's.
-UNITS = ("tflops", "hardware_tflops", "tokens_per_s", "step_s", "mfu")
+# counted without its mask; causal_tflops: with it, which halves attention's; hardware_tflops: with
+# those of recomputation; tokens_per_s: a GPU's.
+UNITS = ("tflops", "causal_tflops", "hardware_tflops", "tokens_per_s", "step_s", "mfu")
 # zero: hybrid: ZeRO 3 inside of groups, DDP between them. recompute: attention: only its matrix
 # (Korthikanti et al. 2022), which FlashAttention never keeps; selective: some layers or operations.
 CHOICES = {
@@ -142,7 +143,11 @@ class PublishedRun:
             return tokens / (self.value * self.gpus)
         speed = self.value * (flops if self.unit == "mfu" else 1e12)
         again = self.unit == "hardware_tflops" and self.recompute == "full"
-        return self.model.step_flops(tokens, again) / (speed * self.gpus)
+        flops = self.model.step_flops(tokens, again)
+        if self.unit == "causal_tflops":
+            model = self.model
+            flops -= 6.0 * tokens * model.sequence * model.hidden * model.layers
+        return flops / (speed * self.gpus)
 
 
 def read(file: Path) -> list[PublishedRun]:

@@ -6,10 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from bench.estimate_fit import GUESSES, Fitted, fit, prepared, with_kernels, work_ns
+from bench.estimate_fit import (
+    GUESSES,
+    Fitted,
+    fit,
+    groups_of,
+    prepared,
+    with_kernels,
+    work_ns,
+)
 from bench.lib.published_plans import NotExpressibleError, estimated_s
 from bench.lib.published_runs import SETS, read
 from transport.estimate.computation import of_gpu
+from transport.estimate.plan import REMATS
 
 NAMES = ("megatron-1.7b", "megatron-7.5b", "torchtitan: llama2-13b, 64 A100")
 RUNS = {one.run: one for one in read(SETS["fit"])}
@@ -51,3 +60,22 @@ def test_work__some_layers_are_recomputed_in_part() -> None:
 def test_plan__of_other_partial_recomputation_is_not_known() -> None:
     with pytest.raises(NotExpressibleError, match="recomputes some operations"):
         prepared(replace(RUNS["megatron-1.7b"], recompute="selective", assumed=""))
+
+
+def test_fit__finds_how_much_longer_steps_of_several_slices_are() -> None:
+    pytest.importorskip("scipy")
+    values = {"products": 0.8, "slices": 0.05}
+    runs = []
+    for name in ("22b, 1 x v4-128", "22b, 2 x v4-128", "22b, 8 x v4-128", "64b, 1 x v5p-128"):
+        one = replace(prepared(RUNS[f"maxtext: {name}"]), published_s=1.0)
+        runs.append(replace(one, published_s=math.exp(one.error_with(values))))
+    found, _ = fit("TPU", runs)
+    assert found["products"] == pytest.approx(0.8, rel=0.05)
+    assert found["slices"] == pytest.approx(0.05, rel=0.3)
+    assert groups_of(runs) == {"tpu-v4", "tpu-v5p"}
+
+
+def test_plan__maxtext_keeps_what_its_configuration_says() -> None:
+    assert prepared(RUNS["maxtext: 64b, 1 x v5p-128"]).plan.kept == REMATS["maxtext-minimal"]
+    two = prepared(RUNS["maxtext: 22b, 2 x v4-128"]).plan
+    assert (two.kept, two.shard, two.data) == (("out_proj",), 64, 128)
