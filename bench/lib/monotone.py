@@ -412,9 +412,10 @@ def _recomputes() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
         yield f"{second} after {first}", none | less, none | more
 
 
-def _splits(plan: Plan) -> bool:
+def splits(plan: Plan) -> bool:
     """Whether more data parallel GPUs need no communicators that fewer do not need."""
-    return plan.data > 1 and (not plan.shard or plan.group("replicas").ranks > 1)
+    has_copies = plan.expert == 1 or plan.group("copies").ranks > 1
+    return plan.data > 1 and has_copies and (not plan.shard or plan.group("replicas").ranks > 1)
 
 
 def _keeps_matrix(plan: Plan) -> bool:
@@ -452,7 +453,7 @@ RELATIONS: dict[str, tuple[int, Relation]] = {
         f"step: recompute {name}": (12, of_plans(less, more, fits=_keeps_matrix))
         for name, less, more in _recomputes()
     },
-    "memory: more data parallel GPUs": (40, scaled("data", memory_bytes, False, _splits)),
+    "memory: more data parallel GPUs": (40, scaled("data", memory_bytes, False, splits)),
     "memory: more tensor parallel GPUs": (
         20,
         scaled("tensor", memory_bytes, False, lambda plan: plan.sequence and plan.tensor > 1),

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from bench.estimate_monotone import counted
-from bench.lib.monotone import RELATIONS, Checked, checks
+from bench.lib.monotone import RELATIONS, Checked, checks, splits
 from bench.lib.monotone_cases import training
 from transport.estimate.plan import Plan
 
@@ -41,6 +41,13 @@ def test_checks__are_the_same_for_a_seed() -> None:
     _, relation = RELATIONS[name]
     first, again = (relation(random.Random("7")) for _ in range(2))
     assert first == again
+
+
+def test_memory__of_more_gpus_is_not_compared_if_experts_need_a_new_communicator() -> None:
+    """With as many data parallel GPUs as experts' no two have the same experts."""
+    assert not splits(Plan(data=8, expert=8))
+    assert splits(Plan(data=16, expert=8))
+    assert splits(Plan(data=8))
 
 
 def test_counted__has_the_worst_violation() -> None:
