@@ -8,28 +8,33 @@ from __future__ import annotations
 import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option
-from bench.lib.monotone import RELATIONS, Checked, checks
+from bench.lib.monotone import ANOMALY_MAX, RELATIONS, Checked, checks
 from transport.ground.units import percent
 
-COLUMNS = ("relation", "checks", "equal", "violations", "worst")
-NOTES = ["equal: neither value was larger; worst: by how much a value was larger that must not be"]
+COLUMNS = ("relation", "checks", "equal", "anomalies", "violations", "worst")
+NOTES = [
+    "equal: neither value was larger; worst: by how much a value was larger that should not be",
+    f"anomalies: by at most {percent(ANOMALY_MAX)}, of steps whose tasks slow each other",
+]
 SHOWN_MAX = 5  # violations that are printed whole
 
 
 def counted(found: list[Checked]) -> list[Config]:
-    """A row for each relation. worst: the largest ratio of a violation, minus 1; else None."""
+    """A row for each relation. worst: the largest ratio of an anomaly or violation, minus 1."""
     rows: list[Config] = []
     for name in RELATIONS:
         those = [one for one in found if one.relation == name]
         wrong = [one for one in those if not one.holds]
+        odd = [one for one in those if one.is_anomaly]
         row: Config = {
             "relation": name,
             "checks": len(those),
             "equal": sum(one.is_same for one in those),
+            "anomalies": len(odd),
             "violations": len(wrong),
         }
-        if wrong:
-            row["worst"] = max(one.less / one.more for one in wrong) - 1
+        if wrong or odd:
+            row["worst"] = max(one.less / one.more for one in (*wrong, *odd)) - 1
         rows.append(row)
     return rows
 
@@ -47,6 +52,8 @@ def command(count: int, seed: int, json_path: str | None) -> None:
     for one in wrong[:SHOWN_MAX]:
         off = percent(one.less / one.more - 1, signed=True)
         click.echo(f"{one.relation}, {off}: {one.case}", err=True)
-    more = {"keys": ["relation"], "measures": {"violations": "lower"}, "seed": seed}
-    notes = [*NOTES, f"{len(wrong)} of {len(found):,} checks are violated"]
+    measures = {"violations": "lower", "anomalies": "lower"}
+    more = {"keys": ["relation"], "measures": measures, "seed": seed}
+    odd = sum(one.is_anomaly for one in found)
+    notes = [*NOTES, f"{len(wrong)} of {len(found):,} checks are violated; {odd} are anomalies"]
     emit(document("estimate_monotone", counted(found), **more), json_path, COLUMNS, notes, cut)

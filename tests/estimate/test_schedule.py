@@ -1,5 +1,7 @@
 """Tests schedules of tasks against times by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, strategies as st
 
@@ -64,6 +66,20 @@ def test_schedule__a_send_needs_the_nic_of_its_receiver() -> None:
         Task("back", 0, "send", "pipeline", 0, nic_share=1.0, to=1),
     ]
     assert list(run(tasks).ends_ns) == [20, 20, 0]
+
+
+def test_schedule__a_faster_task_can_make_a_step_longer() -> None:
+    """After 4 instead of 8 the sum begins beside the send, so the last computation waits."""
+    tasks = [
+        Task("a", 0, "main", COMPUTE, 4),
+        Task("send", 0, "main", "pipeline", 4, nic_share=1.0),
+        Task("b", 0, "main", COMPUTE, 4),
+        Task("late", 0, "other", COMPUTE, 8),
+        Task("sum", 0, "data", "gradients", 4, ("late",), nic_share=1.0),
+    ]
+    assert list(run(tasks).ends_ns) == [4, 8, 12, 8, 12]
+    tasks[3] = replace(tasks[3], ns=4)
+    assert list(run(tasks).ends_ns) == [4, 12, 16, 4, 12]
 
 
 @given(st.floats(1, 5), st.floats(1, 5), st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9))))
