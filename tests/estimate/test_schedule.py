@@ -44,18 +44,30 @@ def test_schedule__computation_and_communication_slow_each_other_while_both_run(
 
 
 def test_schedule__tasks_that_share_a_nic_slow_each_other() -> None:
-    """From 10 to 40, 0.5 + 1 of the NIC are wanted, so both tasks take 1.5 times as long."""
+    """From 10 to 30 each gets half of the NIC: as much as the sum wants, and half of what the send
+    wants."""
     tasks = [
         Task("a", 0, "main", COMPUTE, 10),
         Task("sum", 0, "data", "gradients", 30, nic_share=0.5),
         Task("send", 0, "send", "pipeline", 20, ("a",), nic_share=1.0),
         Task("other GPU's", 1, "data", "gradients", 30, nic_share=1.0),
     ]
-    assert list(run(tasks).ends_ns) == [10, 40, 40, 30]
+    assert list(run(tasks).ends_ns) == [10, 30, 40, 30]
     # The send alone keeps the NIC busy, and the sum only the link inside its node.
     tasks[1] = Task("sum", 0, "data", "gradients", 30)
     assert list(run(tasks).ends_ns) == [10, 30, 30, 30]
     assert exposed_ns([*tasks[:1], *tasks[2:3]]) == {"pipeline": 20}
+
+
+def test_schedule__three_tasks_share_a_nic_fairly() -> None:
+    """The first gets the fifth that it wants, the others two fifths each; from 75 on, all of it."""
+    tasks = [
+        Task("little", 0, "a", "gradients", 75, nic_share=0.2),
+        Task("half", 0, "b", "pipeline", 60, nic_share=0.5),
+        Task("all", 0, "c", "expert", 60, nic_share=1.0),
+    ]
+    # At 75 each has done what it wants, but the last one 30 of 60.
+    assert list(run(tasks).ends_ns) == pytest.approx([75, 75, 105])
 
 
 def test_schedule__a_send_needs_the_nic_of_its_receiver() -> None:

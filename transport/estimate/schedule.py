@@ -87,7 +87,7 @@ def run(
     """Begin and end of each task. without: kinds of communication that take no time.
 
     A task begins when the previous task of its stream and the tasks in `after` have ended. Tasks
-    that need more of a stage's NIC than it has all become slower by the same factor.
+    that need more of a stage's NIC than it has get equal parts of it, or less if they need less.
     ScheduleError if tasks wait for each other in a circle.
     """
     graph = tasks if isinstance(tasks, Graph) else Graph(tasks)
@@ -141,9 +141,9 @@ class _Clock:
         self.running: dict[int, tuple[set[int], set[int]]] = {
             task.stage: (set(), set()) for task in tasks
         }
-        # (stage, is it sending) -> running tasks that use its NIC so, and the sum of their shares.
+        # (stage, is it sending) -> running tasks that use its NIC so, and the most that one gets.
         self.users: dict[tuple[int, bool], set[int]] = defaultdict(set)
-        self.load: dict[tuple[int, bool], float] = defaultdict(float)
+        self.level: dict[tuple[int, bool], float] = defaultdict(lambda: 1.0)
         self.since_ns = [0.0] * len(tasks)
 
     def run(self) -> None:
@@ -165,7 +165,8 @@ class _Clock:
 
     def slowness(self, number: int) -> float:
         task, slow = self.tasks[number], self.slowdown
-        shared = max(1.0, *(self.load[one] for one in _nics(task))) if task.nic_share else 1.0
+        level = min(self.level[one] for one in _nics(task)) if task.nic_share else 1.0
+        shared = max(task.nic_share / level, 1.0)
         if not self.sides(number)[1]:
             return shared
         return slow.computation if self.is_computing(number) else shared * slow.communication
@@ -192,20 +193,21 @@ class _Clock:
         same, others = self.sides(number)
         matters = len(same) == (0 if joins else 1)
         changed = set(others) if matters else set()
-        task, loads = self.tasks[number], {}
+        task, levels = self.tasks[number], {}
         for nic in _nics(task) if task.nic_share else ():
             rivals = self.users[nic] - {number}
-            loads[nic] = sum(self.tasks[one].nic_share for one in rivals) + joins * task.nic_share
-            if max(loads[nic], self.load[nic]) > 1.0:
+            using = rivals | {number} if joins else rivals
+            levels[nic] = _level([self.tasks[one].nic_share for one in using])
+            if levels[nic] != self.level[nic]:
                 changed |= rivals
         for one in changed:
             self.settle(one, now_ns)
-        for each in (same, *(self.users[nic] for nic in loads)):
+        for each in (same, *(self.users[nic] for nic in levels)):
             if joins:
                 each.add(number)
             else:
                 each.remove(number)
-        self.load |= loads
+        self.level |= levels
         for one in changed:
             self.push(one, now_ns)
 
@@ -217,6 +219,19 @@ class _Clock:
             self.missing[one] -= 1
             if not self.missing[one]:
                 self.begin(one, now_ns)
+
+
+def _level(shares: Sequence[float]) -> float:
+    """The most that a user of a NIC gets: what is left after those that want less, in equal parts.
+
+    That is max-min fairness (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2).
+    """
+    left, users = 1.0, len(shares)
+    for share in sorted(shares):
+        if share * users >= left:
+            return left / users
+        left, users = left - share, users - 1
+    return 1.0
 
 
 def _nics(task: Task) -> tuple[tuple[int, bool], tuple[int, bool]]:
