@@ -8,13 +8,14 @@ from __future__ import annotations
 import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option
-from bench.lib.monotone import ANOMALY_MAX, RELATIONS, Checked, checks
+from bench.lib.monotone import ANOMALY_MAX, HIDDEN_MAX, RELATIONS, Checked, checks
 from transport.ground.units import percent
 
 COLUMNS = ("relation", "checks", "equal", "anomalies", "violations", "worst")
 NOTES = [
     "equal: neither value was larger; worst: by how much a value was larger that should not be",
-    f"anomalies: by at most {percent(ANOMALY_MAX)}, of steps whose tasks slow each other",
+    f"anomalies: of steps whose tasks slow each other, by at most {percent(ANOMALY_MAX)}, or "
+    f"{percent(HIDDEN_MAX)} with communication that is hidden in parts",
 ]
 SHOWN_MAX = 5  # violations that are printed whole
 

@@ -8,6 +8,7 @@ import pytest
 from bench.estimate_monotone import counted
 from bench.lib.monotone import (
     ANOMALY_MAX,
+    HIDDEN_MAX,
     RELATIONS,
     ROUNDING,
     SEARCHES,
@@ -63,6 +64,8 @@ def test_bound__is_that_of_anomalies_only_if_tasks_of_a_step_slow_each_other() -
     assert bound_of(name, (alone, shares)) == ANOMALY_MAX
     slowed = replace(alone, network=replace(network, slowdown=Slowdown(1.5, 1.0)))
     assert bound_of(name, (slowed, plan)) == ANOMALY_MAX
+    hides = replace(shares, plan=replace(shares.plan, overlap=True))
+    assert bound_of(name, (shares, hides)) == HIDDEN_MAX
     assert bound_of("memory: more layers", (shares, {})) == ROUNDING
     assert bound_of(SEARCHES[0], (alone, alone)) == ANOMALY_MAX
     assert set(SEARCHES) <= set(RELATIONS)
