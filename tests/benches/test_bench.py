@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,6 +21,8 @@ from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
 from tests.waiting import PATIENCE_S, until
+from transport import Endpoint
+from transport.examples import ring_of_hosts
 
 TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")
 ROOT = Path(__file__).resolve().parents[2]
@@ -453,19 +456,44 @@ def test_examples__ring_ends_at_interrupts_of_all_its_processes() -> None:
     assert (ring.returncode, said, errors) == (130, "", "interrupted\n")
 
 
-def test_examples__ring_of_hosts() -> None:
+@pytest.mark.parametrize("last", ["", "-65535"])
+def test_examples__ring_of_hosts_takes_the_first_control_port(last: str) -> None:
     """A ring of one host, which sends to itself."""
-    done = run(
-        "transport.examples.ring_of_hosts",
-        "127.0.0.1",
-        "--seconds",
-        "0.3",
-        "--port",
-        "7411",
-        "--open",
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ring = ("transport.examples.ring_of_hosts", "127.0.0.1", "--seconds", "0.3", "--open")
+    done = run(*ring, WEFT_CONTROL_PORT=f"{port}{last}")
+    said = f"listening on TCP port {port}, connecting to 127.0.0.1 port {port}\n"
+    assert (done.returncode, done.stderr) == (0, said)
     assert " MB/s to 127.0.0.1: udp, " in done.stdout
+
+
+def test_examples__ring_of_hosts_names_its_option_if_the_port_is_taken() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        ring = ("transport.examples.ring_of_hosts", "127.0.0.1", "--open")
+        done = run(*ring, WEFT_CONTROL_PORT=f"{port}-65535")
+    assert done.returncode == 1
+    assert f"port {port}: Address already in use: give another port with --port" in done.stderr
+    assert "WEFT_CONTROL_PORT" not in done.stderr
+
+
+def test_examples__ring_of_hosts_names_its_port_if_nothing_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring_of_hosts, "START_S", 0.0)
+    with socket.socket() as closed, Endpoint(interfaces="lo") as endpoint:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        with pytest.raises(click.ClickException, match=rf"port {port}: .*--port.*CONTROL_PORT"):
+            ring_of_hosts.connect(endpoint, "127.0.0.1", port)
+
+
+def test_examples__ring_of_hosts_has_a_port_without_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("WEFT_CONTROL_PORT", raising=False)
+    assert ring_of_hosts.usual_port() == ring_of_hosts.PORT
 
 
 def test_gpu__says_what_is_missing() -> None:

@@ -16,9 +16,20 @@ import click
 
 from transport import Connection, Endpoint, Listener, WeftError
 from transport.cli.options import FiniteRange
-from transport.errors import RefusedError
+from transport.endpoint import knobs
+from transport.errors import AddressError, RefusedError
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
+PORT = 7000  # without WEFT_CONTROL_PORT
+START_S = 30.0  # for the program of the next host to start
+
+
+def usual_port() -> int:
+    """The first port of WEFT_CONTROL_PORT, which is the same on all hosts of a job; else PORT.
+
+    Raises KnobError if a setting of this environment is wrong.
+    """
+    return int(knobs.in_force()["control_port"].partition("-")[0]) or PORT
 
 
 def receive(listener: Listener) -> None:
@@ -53,14 +64,20 @@ def send(after: Connection, seconds: float) -> float:
 
 def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
     """Connects to a host, on which the program may not have started yet."""
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + START_S
     while True:
         try:
             return endpoint.connect(to, port, timeout_s=60)
         except RefusedError as error:
             # Nothing listens yet. Whatever else refuses, such as another secret, will not change.
-            if type(error) is not RefusedError or time.monotonic() > until_s:
-                raise click.ClickException(str(error)) from None
+            if type(error) is not RefusedError:
+                raise
+            if time.monotonic() > until_s:
+                raise click.ClickException(
+                    f"{str(error).partition(';')[0]}: start this program on {to}, too, within "
+                    f"{START_S:g} s and with the same port: that of --port, or the first of "
+                    f"WEFT_CONTROL_PORT, or {PORT}"
+                ) from None
             time.sleep(0.1)
 
 
@@ -70,9 +87,8 @@ def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
     "--port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    default=7000,
-    show_default=True,
-    help="TCP port that every host listens on for connections.",
+    show_default=f"the first of WEFT_CONTROL_PORT, else {PORT}",
+    help="TCP port that every host listens on for connections, the same on all hosts.",
 )
 @click.option(
     "--seconds",
@@ -88,7 +104,7 @@ def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
     is_flag=True,
     help="Accept any process that reaches the port; it must be given.",
 )
-def main(to: str, port: int, seconds: float, is_open: bool) -> None:
+def main(to: str, port: int | None, seconds: float, is_open: bool) -> None:
     """Send as fast as it can to the host TO, and receive from another one; print the rate.
 
     Run it on each host of a ring, with the address of the next one as TO. RANK and WORLD_SIZE in
@@ -104,14 +120,25 @@ def main(to: str, port: int, seconds: float, is_open: bool) -> None:
             "the port may connect: say --open, and set WEFT_SECRET_FILE to keep others out"
         )
     try:
-        run(to, port, seconds)
+        run(to, port or usual_port(), seconds)
     except WeftError as error:
         raise click.ClickException(str(error)) from None
 
 
+def listening(endpoint: Endpoint, port: int) -> Listener:
+    """Listens on a port; if it cannot, the error says what to do on all hosts."""
+    try:
+        return endpoint.listen(port=port, open=True)
+    except AddressError as error:
+        raise click.ClickException(
+            f"{str(error).partition(';')[0]}: give another port with --port, the same on all hosts"
+        ) from None
+
+
 def run(to: str, port: int, seconds: float) -> None:
     """Sends to a host and receives from another one; then prints the rate."""
-    with Endpoint() as endpoint, endpoint.listen(port=port, open=True) as listener:
+    with Endpoint() as endpoint, listening(endpoint, port) as listener:
+        click.echo(f"listening on TCP port {port}, connecting to {to} port {port}", err=True)
         thread = threading.Thread(target=receive, args=(listener,), daemon=True)
         thread.start()
         with connect(endpoint, to, port) as after:
