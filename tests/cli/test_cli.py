@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 from transport import cli, native, telemetry
-from transport.cli import run
+from transport.cli import docs, run
 from transport.endpoint import knobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -381,6 +381,34 @@ def test_completion__bash_completes_with_the_line_of_the_page(tmp_path: Path) ->
     assert completed(line, "tr", folder=tmp_path) == ["trace"]
     measures = completed(line, "trace", "matrix", "--measure", "la", folder=tmp_path)
     assert measures == ["latency_mean", "latency_p99"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["docs", "op"], ["operating"]),
+        (["docs", "OPERATING.md", "Ports-and"], ["ports-and-firewalls"]),
+        (["docs", "nothing", "p"], []),
+        (["docs", "--find", "op"], []),
+        (["knobs", "weft_contr"], ["WEFT_CONTROL_PORT"]),
+        (["knobs", "WEFT_CONTROL_PORT", "WEFT_CONTR"], []),
+        (["deploy", "sl"], ["slurm.sbatch", "slurm_pyxis.sbatch"]),
+        (["deploy", "slurm.sbatch", "sl"], ["slurm_pyxis.sbatch"]),
+    ],
+)
+def test_completion__bash_completes_the_names_that_commands_take(
+    tmp_path: Path, words: list[str], wanted: list[str]
+) -> None:
+    line = 'eval "$(_WEFT_COMPLETE=bash_source weft)"'
+    assert completed(line, *words, folder=tmp_path) == wanted
+
+
+def test_completion__sections_are_completed_to_words_that_print_them() -> None:
+    page = (ROOT / "docs" / "OPERATING.md").read_text("utf-8")
+    for one in docs.sections(page)[1:]:
+        word = docs.completion_of(one).value
+        assert docs.section_named(word, docs.sections(page), "OPERATING.md")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

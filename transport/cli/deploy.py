@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from transport.cli.options import OutputFolder
 from transport.cli.output import print_table, unwritten
@@ -26,8 +27,15 @@ FILES = {
 }
 
 
+def _completions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The files that begin so and are not given yet."""
+    given = ctx.params.get("names") or ()
+    found = [name for name in FILES if name.startswith(incomplete) and name not in given]
+    return [CompletionItem(name, help=FILES[name]) for name in found]
+
+
 @click.command("deploy")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_completions)
 @click.option(
     "-o",
     "--out",

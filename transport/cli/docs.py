@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from transport import native
 from transport.cli.output import print_table
@@ -53,9 +54,31 @@ def sections(text: str) -> list[Section]:
     return found
 
 
+def _completions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Pages, and after a page its sections, as the words of a link: ports-and-firewalls."""
+    given = ctx.params.get("words") or ()
+    if ctx.params.get("find") or len(given) > 1:
+        return []
+    try:
+        known = pages()
+        if not given:
+            found = [CompletionItem(name) for name in known]
+        else:
+            text = known[page_named(given[0], tuple(known))].read_text("utf-8")
+            found = [completion_of(one) for one in sections(text)[1:]]
+    except (click.ClickException, OSError):
+        return []
+    return [one for one in found if one.value.startswith(incomplete.lower())]
+
+
+def completion_of(section: Section) -> CompletionItem:
+    """A section as the shell completes it: the words of a link, which it need not quote."""
+    return CompletionItem("-".join(plain(section.title).split()), help=section.title)
+
+
 @click.command("docs")
 @click.option("--find", is_flag=True, help="List the sections that have all these words.")
-@click.argument("words", metavar="[PAGE [SECTION]]", nargs=-1)
+@click.argument("words", metavar="[PAGE [SECTION]]", nargs=-1, shell_complete=_completions)
 def command(find: bool, words: tuple[str, ...]) -> None:
     """Print a page of the documentation, or one section of it; without PAGE list the pages.
 

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 from difflib import get_close_matches
 
 import click
+from click.shell_completion import CompletionItem
 
+from transport import native
 from transport.cli.output import json_option, write_json
 from transport.cli.settings import knob_refusal, usable
 from transport.endpoint import knobs
@@ -18,8 +20,23 @@ WIDTH_MAX = 120  # maximum width of the lines that say what a knob means
 HEADINGS = ("variable", "value", "range", "for")
 
 
+def _completions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The variables that begin so, in any case, and are not given yet."""
+    try:
+        rows = knobs.table()
+    except native.NativeMissingError:
+        return []
+    given = ctx.params.get("names") or ()
+    found = [row for row in rows if row.variable.startswith(incomplete.upper())]
+    return [
+        CompletionItem(row.variable, help=row.sentence)
+        for row in found
+        if row.variable not in given
+    ]
+
+
 @click.command("knobs")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_completions)
 @json_option
 @click.option("--markdown", is_flag=True, help="Print docs/KNOBS.md.")
 def command(names: tuple[str, ...], json_path: str | None, markdown: bool) -> int:
