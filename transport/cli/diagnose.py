@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from transport.cli import trace_open as shared
 from transport.cli.diagnose_ras import USUAL, RasType, asked
 from transport.cli.http_options import access_options
-from transport.cli.options import JSON, FiniteRange, output_file
+from transport.cli.options import JSON, SecondsType, output_file
 from transport.cli.output import json_option, write_json
 
 if TYPE_CHECKING:
@@ -115,18 +115,18 @@ COMPARED = (
 @click.option(
     "--interval",
     "interval_s",
-    metavar="SECONDS",
-    type=FiniteRange(0.1, 3600),
-    default=5.0,
+    metavar="TIME",
+    type=SecondsType(0.1, 3600),
+    default="5s",
     show_default=True,
     help="Time between two readings.",
 )
 @click.option(
     "--window",
     "window_s",
-    metavar="SECONDS",
-    type=FiniteRange(1, 86_400),
-    default=60.0,
+    metavar="TIME",
+    type=SecondsType(1, 86_400),
+    default="60s",
     show_default=True,
     help="Judge only this much of the recent past.",
 )
@@ -141,9 +141,9 @@ COMPARED = (
 @click.option(
     "--patience",
     "patience_s",
-    metavar="SECONDS",
-    type=FiniteRange(0, 86_400),
-    default=300.0,
+    metavar="TIME",
+    type=SecondsType(0, 86_400),
+    default="300s",
     show_default=True,
     help="How long a pause without other evidence is only a suspicion, as long as the job has "
     "not yet paused twice, as for checkpoints.",
@@ -160,9 +160,9 @@ COMPARED = (
 @click.option(
     "--action-timeout",
     "action_s",
-    metavar="SECONDS",
-    type=FiniteRange(0.1, 3600),
-    default=60.0,
+    metavar="TIME",
+    type=SecondsType(0.1, 3600),
+    default="60s",
     show_default=True,
     help="Kill that command after this time.",
 )

@@ -66,6 +66,28 @@ class TimeType(click.ParamType[int]):
         return found
 
 
+class SecondsType(FiniteRange):
+    """Parses a time in a range: a number of seconds such as 2 or 0.5, or one with a unit, 500ms.
+
+    The result, and the range, are in seconds.
+    """
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        from transport.ground.units import ns_of
+
+        if isinstance(value, str) and re.search("[a-z]$", value.strip()):
+            try:
+                value = ns_of(value) / 1e9
+            except ValueError:
+                said = f"{value}: expected seconds, or a time such as 500ms or 2min"
+                self.fail(said, param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class InputFile(click.Path):
     """A regular file that exists; its value is a Path. Pipes and devices are refused, which never
     end. dir_okay: folders are taken, too.

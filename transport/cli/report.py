@@ -15,7 +15,7 @@ from transport.cli import trace_open as shared
 from transport.cli.estimate_overlap import WithUnit
 from transport.cli.http_options import access_of, address, tls_options
 from transport.cli.known_routes import known_routes
-from transport.cli.options import HTML, FiniteRange, output_file
+from transport.cli.options import HTML, FiniteRange, SecondsType, output_file
 from transport.cli.packages import PAGES, TRACES, need_packages
 from transport.cli.progress import progress_on_a_terminal
 
@@ -75,9 +75,9 @@ def currency(given: str) -> str:
 @click.option(
     "--interval",
     "interval_s",
-    metavar="SECONDS",
-    type=FiniteRange(1, 3600),
-    default=5.0,
+    metavar="TIME",
+    type=SecondsType(1, 3600),
+    default="5s",
     show_default=True,
     help="With --live: compute the page at most once in this time, when it is loaded.",
 )

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from transport import telemetry
 from transport.cli import INTERRUPTED
-from transport.cli.options import FiniteRange
+from transport.cli.options import SecondsType
 from transport.cli.output import json_option, plain_width, write_json
 from transport.live import ProcessRates, Reading, rates, read
 from transport.live.columns import SORTABLE, SORTED_FIRST
@@ -29,9 +29,9 @@ PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that 
 @click.option(
     "--interval",
     "interval_s",
-    metavar="SECONDS",
-    type=FiniteRange(0.1, 3600),
-    default=1.0,
+    metavar="TIME",
+    type=SecondsType(0.1, 3600),
+    default="1s",
     show_default=True,
     help="Time between two readings; rates are those since the last one.",
 )
