@@ -21,6 +21,7 @@ from tests.stopping import stopped
 from tests.waiting import until
 from transport import telemetry
 from transport.live import Facts, ProcessRates, rates, read
+from transport.live.screen import Source
 
 BEFORE = NOW - 2 * SECOND
 
@@ -189,3 +190,14 @@ def test_read__leaves_out_what_is_no_page(tmp_path: Path) -> None:
     assert read(tmp_path, pids=[1]).problems == ()
     with pytest.raises(telemetry.PageError, match="cannot list"):
         read(tmp_path / "none")
+
+
+def test_screen__counts_only_processes_that_ended_since_the_first_reading() -> None:
+    old = page(pid=1, process_state="gone")
+    ran, ended = page(pid=2), page(pid=2, process_state="gone")
+    readings = iter([reading(old, ran), reading(old, ended)])
+    source = Source(lambda: next(readings).of_running())
+    source.refresh()
+    assert source.note == ""
+    source.refresh()
+    assert source.note == "ended: 1"

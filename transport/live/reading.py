@@ -39,7 +39,7 @@ class Reading:
 
     read_ns: CLOCK_MONOTONIC when reading began. facts: of each page's process, by the page's file.
     problems: why other pages were not read, a line each. ignored: number of pages that other users
-    made or can change. ended: number of pages that were left out because their process has ended.
+    made or can change. ended: pages that were left out because their process has ended.
     """
 
     read_ns: int
@@ -47,12 +47,13 @@ class Reading:
     facts: Mapping[Path, Facts]
     problems: tuple[str, ...]
     ignored: int = 0
-    ended: int = 0
+    ended: frozenset[Path] = frozenset()
 
     def of_running(self) -> Reading:
         """The reading without the pages of processes that have ended."""
         kept = tuple(page for page in self.pages if page.process_state != "gone")
-        return replace(self, pages=kept, ended=len(self.pages) - len(kept))
+        gone = frozenset(page.path for page in self.pages if page.process_state == "gone")
+        return replace(self, pages=kept, ended=gone)
 
 
 def read(where: Path | None = None, pids: Collection[int] = ()) -> Reading:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,12 +22,16 @@ from transport.telemetry import PageError
 
 @dataclass
 class Source:
-    """Reads telemetry pages, keeps the rates between the last two readings. note: a read error."""
+    """Reads telemetry pages, keeps the rates between the last two readings.
+
+    note: a read error, or how many processes have ended. seen: pages of processes that ran.
+    """
 
     take: Callable[[], Reading]
     before: Reading | None = None
     processes: tuple[ProcessRates, ...] = ()
     note: str = ""
+    seen: set[Path] = field(default_factory=set)
 
     def refresh(self) -> None:
         """Reads all telemetry pages once."""
@@ -37,7 +42,10 @@ class Source:
             return
         self.processes = rates(self.before, now)
         self.before = now
-        ended = f"ended: {now.ended}" if now.ended else ""
+        self.seen.update(page.path for page in now.pages)
+        # Pages of processes that ended before the first reading may be days old.
+        count = len(now.ended & self.seen)
+        ended = f"ended: {count}" if count else ""
         self.note = now.problems[0] if now.problems else ended
 
 
