@@ -131,3 +131,19 @@ def test_help__loses_no_word_on_a_narrow_screen() -> None:
     # On a screen that is narrower than a word, words are cut and all characters are kept.
     narrow = "".join("".join(help_lines(10)).split())
     assert narrow == "".join(words)
+
+
+def test_view__a_wait_that_a_table_cuts_stands_whole_below() -> None:
+    """Its end, after the semicolon, tells the cases apart."""
+    found = rates(None, reading(page()))
+    text = "look at that process first"
+    wait = replace(found[0].wait, text=f"no answer from 10.0.0.2 for 8 s on all 4 paths; {text}")
+    found = (replace(found[0], wait=wait, peers=()),)
+    lines = content(found, View(), 60)
+    assert max(map(len, lines)) <= 60
+    table, below = lines[: lines.index("")], lines[lines.index("") + 1 :]
+    assert not any(text in line for line in table)
+    assert " ".join(line.strip() for line in below) == f"4711 waits: {wait.text}"
+    wide = content(found, View(), 10_000)
+    assert wide[-1].endswith(wait.text)
+    assert "" not in wide

@@ -14,14 +14,14 @@ from rich.console import Console
 from transport import telemetry
 from transport.cli import INTERRUPTED
 from transport.cli.options import SecondsType
-from transport.cli.output import json_option, plain_width, write_json
+from transport.cli.output import json_option, write_json
 from transport.live import ProcessRates, Reading, rates, read
 from transport.live.columns import SORTABLE, SORTED_FIRST
 from transport.live.screen import watch
 from transport.live.view import View, content
 
 NOTHING = "no running process has a telemetry page"
-PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that nothing is cut
+PLAIN_WIDTH = 10_000  # characters of a line where output is no terminal: nothing is cut
 
 
 @click.command("top")
@@ -93,7 +93,7 @@ def command(
     if not plain and console.is_terminal and not console.is_dumb_terminal:
         ended = watch(lambda: read(pids=pids).of_running(), interval_s, view, console)
         return INTERRUPTED if ended == signal.SIGINT else 0
-    width = console.width if console.is_terminal else plain_width(PLAIN_WIDTH)
+    width = console.width if console.is_terminal else PLAIN_WIDTH
     _snapshots(first, pids, said, (interval_s, count or 1, rows_max), view, width, json_path)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -86,7 +86,32 @@ def content(
     lines: list[str] = []
     for table in tables:
         lines += ["", *table] if lines and table else table
-    return lines
+    return lines + _whole_waits(processes, view, lines, width)
+
+
+def _whole_waits(
+    processes: Sequence[ProcessRates], view: View, lines: Sequence[str], width: int
+) -> list[str]:
+    """The texts of WAITS that a table cuts, of which the end tells apart why; each once."""
+    if not any(line.endswith("~") for line in lines):
+        return []
+    found = []
+    for process in processes:
+        waits = [process.wait, *(peer.wait for peer in process.peers)]
+        if view.connections:
+            waits += [connection.wait for connection in process.connections]
+        found += [(columns.name_of(process), wait.text) for wait in waits]
+    cut_off = [f"{pid} waits: {text}" for pid, text in found if not _is_whole(text, lines)]
+    wrapped = [
+        line
+        for one in dict.fromkeys(cut_off)
+        for line in textwrap.wrap(one, max(width, 1), subsequent_indent="  "[: width - 3])
+    ]
+    return ["", *wrapped] if wrapped else []
+
+
+def _is_whole(text: str, lines: Iterable[str]) -> bool:
+    return any(line.endswith(text) for line in lines)
 
 
 def help_lines(width: int) -> list[str]:
