@@ -55,7 +55,9 @@ def test_death__fails_every_outstanding_request() -> None:
         peer.kill()
         # The kernel closed the peer's sockets, which proves its death: no PeerSilentError.
         for handle in handles:
-            with pytest.raises(PeerDeadError):
+            with pytest.raises(
+                PeerDeadError, match=r"^(send to|receive from) 127\.0\.0\.1 port \d+: the peer"
+            ):
                 handle.wait(PATIENCE_S)
         with pytest.raises(ConnectionLostError):
             connection.check()

@@ -75,7 +75,7 @@ class Request:
         if self._memory is None:
             raise InvalidArgumentError("data: only requests that irecv() returns hold the message")
         if not self.done:
-            raise WouldBlockError("receive: not done; call wait() first")
+            raise WouldBlockError(f"{self._name}: not done; call wait() first")
         return bytes(memoryview(self._memory)[: self._result()])
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -147,6 +147,8 @@ class Connection(AsyncCloses):
         self._reactor = reactor
         self._owner = owner  # kept alive: an endpoint that is destroyed closes its connections
         self._peer_address = connection.peer_address()
+        # What errors of messages begin with, made once rather than for each message.
+        self._names = (f"send to {self._peer_address}", f"receive from {self._peer_address}")
         self._closed = False
 
     # Asynchronous calls, which return a request.
@@ -397,7 +399,7 @@ class Connection(AsyncCloses):
         request = self._native.post_plain(buf, receive)
         if request is None:
             return None
-        name = "receive" if receive else "send"
+        name = self._names[receive]
         if isinstance(request, int):
             raise self._refused(name, request)
         return Request(self, name, request)
@@ -412,7 +414,7 @@ class Connection(AsyncCloses):
     def _start(self, part: Part, *, receive: bool) -> Request:
         if self._closed:
             raise ConnectionClosedError(self._gone)
-        name = "receive" if receive else "send"
+        name = self._names[receive]
         post = self._native.post_receive if receive else self._native.post_send
         try:
             if part.pieces:
