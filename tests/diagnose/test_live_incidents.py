@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from transport.cli.diagnose_live import NUMBERS_MAX, counted
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.live.incidents import (
     BESIDE,
@@ -340,3 +341,18 @@ def test_random__every_incident_that_opened_ends(
         else:
             open_.add(at)
     assert not open_
+
+
+@pytest.mark.parametrize(
+    ("told", "unrepeated", "said"),
+    [
+        ({}, 0, "no findings"),
+        ({1: "suspicion"}, 2, "no findings, 1 suspicion (incident 1), 2 suspicions that did not "),
+        ({1: "finding", 2: "suspicion", 3: "finding"}, 0, "2 findings (incidents 1, 3), 1 suspi"),
+        (dict.fromkeys(range(1, 30), "finding"), 0, "29 findings (incidents 1, 2, "),
+    ],
+)
+def test_counted__names_the_incidents(told: dict[int, str], unrepeated: int, said: str) -> None:
+    found = counted(told, unrepeated)
+    assert found.startswith(said)
+    assert ("..." in found) == (len(told) > NUMBERS_MAX)

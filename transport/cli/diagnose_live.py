@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,6 +49,7 @@ STALE_S_MIN = 10.0
 # For this long, a finding that another collector has reported is not acted on again, unless its end
 # was reported.
 REPORTED_NS = 3_600_000_000_000
+NUMBERS_MAX = 20  # incidents that the last line names
 NOTHING_JUDGED = 2  # exit status if no host has been judged
 SERVING = ("prometheus_client", "tornado")  # packages that --listen needs
 NICE = 10  # niceness of this process: ranks of the job on its core run first
@@ -153,6 +154,25 @@ def _export(url: str, interval_s: float) -> otlp.Export:
         raise click.ClickException(str(error)) from None
 
 
+def counted(told: Mapping[int, str], unrepeated: int) -> str:
+    """How many findings and suspicions there were, and of which incidents.
+
+    told: incident -> suspicion or finding. unrepeated: suspicions that were not printed.
+    """
+    parts = []
+    for what in ("finding", "suspicion"):
+        numbers = [str(number) for number, last in told.items() if last == what]
+        if numbers:
+            named = ", ".join(numbers[:NUMBERS_MAX]) + (", ..." if numbers[NUMBERS_MAX:] else "")
+            of = f"incident{'s' * (len(numbers) > 1)} {named}"
+            parts.append(f"{len(numbers)} {what}{'s' * (len(numbers) > 1)} ({of})")
+    if "finding" not in told.values():
+        parts.insert(0, "no findings")
+    if unrepeated:
+        parts.append(f"{unrepeated} suspicion{'s' * (unrepeated > 1)} that did not repeat")
+    return ", ".join(parts)
+
+
 class Live:
     """A run of `weft diagnose --live`. out: where verdicts go as JSON; None: they are printed."""
 
@@ -199,6 +219,7 @@ class Live:
             if self.export.warning:
                 self.say(f"note: {self.export.warning}")
         self._problems: dict[str, str] = {}
+        self._told: dict[int, str] = {}  # incident -> suspicion or finding, as last printed
         self._acted = False  # whether this collector acted in the last interval
 
     def run(self, count: int | None, interval_s: float) -> int:
@@ -247,11 +268,7 @@ class Live:
             if not self.followed:
                 self.say(f"no process of a running job wrote a trace to {self.folder}")
             return
-        many = self.collector.found
-        what = "no findings" if not many else f"{many} finding" + ("s" if many > 1 else "")
-        once = self.collector.unrepeated
-        if once:
-            what += f", {once} suspicion{'s' * (once > 1)} that did not repeat"
+        what = counted(self._told, self.collector.unrepeated)
         latest = self.collector.latest
         if not self.collector.judged:
             self.say("nothing was judged: no process of a running job has written a trace")
@@ -373,6 +390,8 @@ class Live:
 
     def _tell(self, event: Event) -> None:
         one, number = event.incident.finding, event.incident.number
+        if event.what != "ended":
+            self._told[number] = event.what
         if self.out is not None:
             self.out.write(json.dumps(event.as_json()) + "\n")
             self.out.flush()
