@@ -197,6 +197,28 @@ def test_deploy__a_script_starts_its_program_with_the_plugin(
         assert {"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "MASTER_ADDR=host-a"} <= set(told)
 
 
+def test_deploy__mpirun_passes_every_setting_of_weft(tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"  # stands for Open MPI: prints its arguments
+    mpirun.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
+    mpirun.chmod(0o755)
+    for name in ("job.env", "mpirun.sh"):
+        shutil.copy(FOLDER / name, tmp_path)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+    given = {"HEAD": "host-a", "HOSTS": "host-a,host-b", "WEFT_PATHS": "8"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "mpirun.sh"), "train.py"],
+        env=clean | given | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    words = done.stdout.split()
+    passed = {words[at + 1] for at, word in enumerate(words) if word == "-x"}
+    settings = re.findall("^(WEFT_[A-Z_]+)=", (FOLDER / "job.env").read_text(), re.MULTILINE)
+    assert {*settings, "WEFT_PATHS", "NCCL_DEBUG"} <= passed
+
+
 def test_deploy__the_command_lists_and_writes_all_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Starts a rank per GPU with Open MPI 4 or 5, from one host:
 #   HEAD=host-a HOSTS=host-a,host-b GPUS=8 ./mpirun.sh train.py
-# Remote ranks get only the variables that -x names. Each rank calls weft run itself, so that the
-# plugin may lie elsewhere on another host.
+# Remote ranks get only the variables that -x names: here all WEFT_ variables of job.env and of the
+# environment. A further variable of another name needs an -x below. Each rank calls weft run
+# itself, so that the plugin may lie elsewhere on another host.
 set -euo pipefail
 : "${HEAD:?the host of rank 0}" "${HOSTS:?the hosts of the job, separated by commas}"
 gpus=${GPUS:-8}
@@ -19,11 +20,14 @@ for host in ${HOSTS//,/ }; do
   count=$((count + gpus))
 done
 
+settings=()
+for name in $(compgen -e WEFT_); do settings+=(-x "$name"); done
+
 # PyTorch reads RANK, LOCAL_RANK and WORLD_SIZE. Without --bind-to none mpirun may bind each rank to
 # one core, which weft's engines then share with it.
 # shellcheck disable=SC2016 # the rank's shell expands these
 exec mpirun -np "$count" --host "$slots" --map-by "ppr:$gpus:node" --bind-to none \
-  -x WEFT_INTERFACES -x WEFT_CONTROL_PORT -x WEFT_PORT_BASE -x WEFT_SECRET_FILE \
+  "${settings[@]}" \
   -x NCCL_SOCKET_IFNAME -x NCCL_DEBUG -x MASTER_ADDR -x MASTER_PORT -x PATH \
   bash -c '
     export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
