@@ -423,7 +423,7 @@ def _is_plain(plan: Plan) -> bool:
 def _recomputes() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Pairs of neighbours in RECOMPUTES: what the first does not run again, the second does."""
     levels = list(RECOMPUTES.items())
-    none = {"recompute": False, "selective": ""}
+    none = {"recompute": False, "selective": "", "kept": None}
     for (first, less), (second, more) in pairwise(levels):
         yield f"{second} after {first}", none | less, none | more
 

@@ -12,7 +12,15 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu, gpu, names as gpu_names
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Network, NetworkError, Slowdown, links, of_links
-from transport.estimate.plan import DTYPES, FRAMEWORKS, RECOMPUTES, SCHEDULES, Plan, PlanError
+from transport.estimate.plan import (
+    DTYPES,
+    FRAMEWORKS,
+    RECOMPUTES,
+    REMATS,
+    SCHEDULES,
+    Plan,
+    PlanError,
+)
 from transport.estimate.sharing import Sharing
 from transport.estimate.step import Step
 from transport.estimate.torus import OPERATIONS as TORUS_OPERATIONS
@@ -25,6 +33,11 @@ NODES_MAX = 128
 PASSES_MAX = 300  # passes of a step that is drawn, so that thousands are estimated in a minute
 TRIES_MAX = 10_000
 GPUS = tuple(gpu_names())
+# What runs again: ways of Megatron-LM and PyTorch, and of MaxText.
+AGAIN: tuple[dict[str, Any], ...] = (
+    *RECOMPUTES.values(),
+    *({"kept": one} for one in REMATS.values()),
+)
 
 
 @dataclass(frozen=True)
@@ -158,7 +171,7 @@ def _training(chance: random.Random, fixed: dict[str, Any]) -> Training | None:
     shape, net = model(chance), network(chance)
     drawn = {
         **{name: chance.choice(values) for name, values in _degrees(shape).items()},
-        **RECOMPUTES[chance.choice(tuple(RECOMPUTES))],
+        **chance.choice(AGAIN),
     }
     device = gpu(chance.choice(GPUS))
     if "fp8" not in dict(device.facts.dense):
