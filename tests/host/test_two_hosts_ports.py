@@ -55,12 +55,12 @@ def test_all_ports__blocked_ranges_are_named_with_direction_and_kind(lab: Lab) -
     assert "; 20100-20199 blocked (dropped without an error) from here to there" in udp["found"]
     rejected = f"; 23000-23003 blocked (rejected by {lab.address('host0')} with an error)"
     assert f"{rejected} from there to here" in udp["found"], udp
-    assert "let UDP ports 20100-20199 pass from this host to the other host" in udp["remedy"]
+    assert "let all UDP ports 20000-24095 pass from this host to the other host" in udp["remedy"]
     assert "; 7130-7133 blocked (dropped without an error) from here to there" in tcp["found"], tcp
     assert "; 7140 blocked (rejected with an error) from there to here" in tcp["found"], tcp
     assert "UDP ports" not in found  # that some were not tried
     assert "20100-20199 blocked (dropped without an error) from there to here" in said, said
-    assert "let UDP ports 23000-23003 pass from this host to the other host" in said
+    assert "let all UDP ports 20000-24095 pass from this host to the other host" in said
 
 
 @pytest.mark.namespaces
@@ -138,7 +138,15 @@ def test_all_ports__one_icmp_error_tells_what_becomes_of_a_range() -> None:
     (found,) = seen_by_server([blocked.finding("TCP", [one])])
     assert "; 110-119 blocked (rejected by 10.0.0.9 with an error) from there to h" in found.found
     assert "; 130 blocked (dropped without an error) from there to here" in found.found
-    assert found.remedy.startswith("let TCP ports 110-119, 130 pass from the other host to this")
+    assert found.remedy.startswith("let all TCP ports 100-199 pass from the other host to this")
+
+
+def test_all_ports__the_remedy_has_no_holes_where_ports_were_in_use() -> None:
+    one = Tried(True, range(100, 200))
+    one.add(range(100, 200), PortsFact(busy=(140, 171), blocked=(110, 139, 172, 180)))
+    (found,) = seen_by_tester([blocked.finding("UDP", [one])])
+    assert "; 110-139, 172-180 blocked" in found.found
+    assert found.remedy.startswith("let all UDP ports 100-199 pass from this host to the other")
 
 
 def test_all_ports__many_ranges_are_counted() -> None:

@@ -105,4 +105,5 @@ def _named(ports: set[int]) -> str:
 
 def _remedy(protocol: str, one: Tried) -> str:
     source, target = (THIS, OTHER) if one.to_far else (OTHER, THIS)
-    return f"let {protocol} ports {_named(one.blocked)} pass from {source} to {target}"
+    first, last = one.of_range[0], one.of_range[-1]  # a process takes any of them later
+    return f"let all {protocol} ports {first}-{last} pass from {source} to {target}"
