@@ -47,13 +47,28 @@ def test_two_hosts__ctrl_c_of_the_server_is_named_at_both_ends(lab: Lab) -> None
         client = peer(lab)
         await_measuring(client)
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=PATIENCE_S)
+        told, errors = server.communicate(timeout=PATIENCE_S)
         assert (server.returncode, errors.splitlines()[-1]) == (130, "weft: interrupted")
+        assert f" {lab.address('host0')} (" in told, told
+        assert "): ended while it was being tested" in told
         said, _ = client.communicate(timeout=PATIENCE_S)
     found = {one["subject"]: one for one in json.loads(said)}
     assert client.returncode == 1
     assert "weft doctor --serve ended" in found["other host"]["found"], found
     assert "start it again" in found["other host"]["remedy"]
+    broken = [name for name, one in found.items() if one["state"] == "BROKEN"]
+    assert broken == ["other host"], found
+    assert states(found, "data paths", "loss", "MTU", "rate") == {"not judged"}
+
+
+def test_two_hosts__sigterm_of_the_server_says_which_test_it_ended(lab: Lab) -> None:
+    with serving(lab) as server:
+        client = peer(lab)
+        await_measuring(client)
+        server.send_signal(signal.SIGTERM)
+        told, _ = server.communicate(timeout=PATIENCE_S)
+        assert (server.returncode, "ended while it was being tested" in told) == (0, True), told
+        client.communicate(timeout=PATIENCE_S)
 
 
 def test_two_hosts__a_host_that_comes_in_the_middle_waits_and_is_served(lab: Lab) -> None:

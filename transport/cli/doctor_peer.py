@@ -70,7 +70,13 @@ def serve(port: int) -> int:
         _announce(server)
         idle_until_s = time.monotonic() + IDLE_S
         while True:
-            outcome = server.serve_one(ACCEPT_S)
+            try:
+                outcome = server.serve_one(ACCEPT_S)
+            except (KeyboardInterrupt, SystemExit):
+                if server.testing:
+                    now = time.strftime("%H:%M:%S")
+                    click.echo(f"{now} {server.testing}: ended while it was being tested")
+                raise
             if outcome is None:
                 if time.monotonic() > idle_until_s:
                     idle_until_s = math.inf
@@ -80,10 +86,8 @@ def serve(port: int) -> int:
                     )
                 continue
             idle_until_s = math.inf
-            name = f"{outcome.peer} ({outcome.host})" if outcome.host else outcome.peer
-            click.echo(
-                f"{time.strftime('%H:%M:%S')} {name}: {outcome.failed or 'tested; its report:'}"
-            )
+            said = outcome.failed or "tested; its report:"
+            click.echo(f"{time.strftime('%H:%M:%S')} {outcome.name}: {said}")
             if outcome.findings:
                 show(outcome.findings)
                 click.echo(verdict(outcome.findings))

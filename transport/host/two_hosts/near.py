@@ -200,9 +200,12 @@ class _Test:
             try:
                 near_facts, far_facts, lost = self._pair(pair, on_phase)
             except ENDED as error:
-                return [*findings, *judge.ended(error)]
+                return [*findings, *judge.ended(error, self._untested(pair, len(pairs)))]
             except (WeftError, FactError) as error:
                 near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
+            if lost is not None and isinstance(self.talk, TcpChannel):
+                # Its end, and no fault of the network, silenced what was measured meanwhile.
+                return [*findings, *judge.ended(lost, self._untested(pair, len(pairs)))]
             facts = PairFacts(pair, near, far, near_facts, far_facts)
             findings += judge.pair(facts, alone=len(pairs) == 1)
             if lost is not None:
@@ -216,6 +219,11 @@ class _Test:
         with suppress(WeftError):  # the other host prints that the test ended early
             self.talk.say(Verdict(tuple(findings)), SAY_S)
         return findings
+
+    def _untested(self, pair: PairStep, pairs: int) -> list[str]:
+        """The subjects of a pair; they name it if there are several."""
+        name = "" if pairs == 1 else f" {judge.title(pair, self.end.hello, self.far)}"
+        return [f"{one}{name}" for one in judge.REST]
 
     def _pair(
         self, pair: PairStep, on_phase: Callable[[str], None]

@@ -92,6 +92,11 @@ class Outcome:
     failed: str = ""
     findings: tuple[Finding, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The address of the host, with its name if it is known."""
+        return f"{self.peer} ({self.host})" if self.host else self.peer
+
 
 class Server:
     """Accepts hosts that run `weft doctor --peer`; use it in a `with`.
@@ -110,6 +115,7 @@ class Server:
             self._channels = stack.enter_context(ChannelListener(self._open.port))
             self._stack = stack.pop_all()
         self.port, self.message_port = self._open.port, self._channels.port
+        self.testing = ""  # the host whose test goes on; stays if Ctrl-C or SIGTERM ends it
 
     def close(self) -> None:
         """Stops listening; a test that is under way ends."""
@@ -143,11 +149,15 @@ class Server:
             except WeftError as error:
                 count = self.endpoint.counters().datagrams_received - received
                 return Outcome(peer, failed=self._not_greeted(peer, error, watch, count, end))
+            outcome = Outcome(peer, printable(hello.host))
+            self.testing = outcome.name
             try:
                 findings = self._test(front, talk, end, hello, watch)
+                outcome = replace(outcome, findings=findings)
             except (WeftError, FactError) as error:
-                return Outcome(peer, printable(hello.host), printable(str(error)))
-            return Outcome(peer, printable(hello.host), "", findings)
+                outcome = replace(outcome, failed=printable(str(error)))
+            self.testing = ""
+            return outcome
 
     def _hello(
         self, stack: ExitStack, front: Connection, watch: PathWatch, near: Hello
