@@ -111,6 +111,30 @@ def test_doctor__a_secret_that_others_can_read(tmp_path: Path) -> None:
     assert 'weft docs operating "A secret"' in found["WEFT_SECRET_FILE"]["remedy"]
 
 
+def test_doctor__a_remedy_is_that_of_the_fault(tmp_path: Path) -> None:
+    short = tmp_path / "secret"
+    short.write_text("short")
+    short.chmod(0o600)
+    found = lines(
+        doctor(
+            *("--json", "-"),
+            WEFT_SECRET_FILE=str(short),
+            WEFT_INTERFACES="nic0 nic1",
+            WEFT_PEER_TIMEOUT="30",
+        )
+    )
+    assert found["WEFT_SECRET_FILE"]["remedy"].startswith("make one with openssl rand -hex 32")
+    assert "WEFT_INTERFACES=nic0,nic1 for 2 devices" in found["WEFT_INTERFACES"]["remedy"]
+    assert "example WEFT_PEER_TIMEOUT=silence=20s" in found["WEFT_PEER_TIMEOUT"]["remedy"]
+
+
+def test_doctor__prints_a_warning_once() -> None:
+    """Without RDMA, or without its library, weft warns that it uses UDP sockets."""
+    done = doctor("--json", "-", WEFT_DATAPATH="auto", WEFT_RDMA_LIBRARY="", WEFT_INTERFACES="lo")
+    said = [one for one in done.stderr.splitlines() if "using UDP sockets instead" in one]
+    assert len(said) <= 1, said
+
+
 def test_doctor__without_descriptors_says_what_it_does_not_know() -> None:
     limited = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (40, 40)); {SCRIPT}"
     done = subprocess.run(

@@ -307,8 +307,9 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 def report() -> list[Finding]:
     """Every line about this host: what weft will use, then each check."""
     with usable() as settings:
-        used = uses(settings)
+        # First, as uses() makes weft print warnings from then on, and would print them again here.
         causes = [check() for check in CAUSES]
+        used = uses(settings)
         return [*used, *causes, *check_knobs(settings), *(check() for check in CHECKS)]
 
 

@@ -19,6 +19,8 @@ from transport.host.finding import BROKEN, LIMITED, Finding
 
 # Settings of an endpoint that is opened to look: it warns of no plan, which has a finding.
 QUIET = {**probes.BESIDE_A_JOB, "plan": ""}
+NAMES = {"WEFT_INTERFACES", "WEFT_RDMA_DEVICES"}
+TOO_SHORT = "a secret that nobody can guess has at least"  # native/control/keyring.cc
 LISTS = " (weft knobs lists the settings)"
 
 
@@ -104,16 +106,24 @@ def refused(name: str, value: str, complaint: str) -> Finding:
     said = complaint.removeprefix("cannot open an endpoint: ").replace(LISTS, "")
     if name not in said:
         said = f"{name}={value}: {said}"
-    return Finding(name, BROKEN, said, remedy_of(name, said))
+    return Finding(name, BROKEN, said, remedy_of(name, said, value))
 
 
-def remedy_of(name: str, complaint: str) -> str:
+def remedy_of(name: str, complaint: str, value: str = "") -> str:
     """What to do about a setting that weft refuses."""
     if "is not a setting of weft" in complaint:
         meant = re.search(r"did you mean (\w+)\?", complaint)
         instead = f"set {meant[1]} instead" if meant else "weft knobs lists the settings"
         return f"unset {name}: {instead}"
-    if name == "WEFT_SECRET_FILE" and "No such file" in complaint:
+    if name in NAMES and len(value.split()) > 1 and not set(",+") & set(value):
+        each = value.split()
+        return (
+            f"blanks separate no names: {name}={','.join(each)} for {len(each)} devices, "
+            f"{name}={'+'.join(each)} for one device over all"
+        )
+    if "give key=value" in complaint and (example := _example(name)):
+        return f"for example {name}={example}; weft knobs {name} says what each key may be"
+    if name == "WEFT_SECRET_FILE" and ("No such file" in complaint or TOO_SHORT in complaint):
         return "make one with openssl rand -hex 32, copy it to all hosts: weft docs deploy Start"
     if name == "WEFT_SECRET_FILE":
         return 'give it the owner and the rights of a secret: weft docs operating "A secret"'
@@ -122,6 +132,12 @@ def remedy_of(name: str, complaint: str) -> str:
     if not name.startswith("WEFT_"):
         return f"change or unset {name or 'what it names'}"
     return f"change or unset {name}; weft knobs {name} says what it may be"
+
+
+def _example(name: str) -> str:
+    """The first key of a setting with its default; "" if it has no keys."""
+    keys = next((row.keys for row in knobs.table() if row.variable == name), ())
+    return f"{keys[0].name}={keys[0].default}" if keys else ""
 
 
 def unusable(values: Mapping[str, Any]) -> Iterator[Finding]:
