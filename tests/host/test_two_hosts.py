@@ -354,6 +354,23 @@ def test_two_hosts__a_blocked_second_nic_is_named_with_the_direction(lab: Lab) -
     assert found["rate eth1>eth1"]["state"] == "not judged"
 
 
+def test_two_hosts__the_speed_of_joined_veths_is_not_judged(lab: Lab) -> None:
+    """How many ports of the range each end took is known, and which ones is not."""
+    with second_nic(lab):
+        joined = {"WEFT_INTERFACES": "eth0+eth1", "WEFT_PORT_BASE": "20000-24095"}
+        far = start(lab, "host1", SCRIPT, "doctor", "--serve", **joined)
+        try:
+            assert far.stdout is not None
+            assert "eth0+eth1" in far.stdout.readline()
+            _, found = report(lab, **joined)
+        finally:
+            far.kill()
+            far.communicate(timeout=PATIENCE_S)
+    assert found["rate"]["state"] == "not judged", found
+    assert "a veth device has no speed of its own" in found["rate"]["found"]
+    assert "?" not in found["UDP ports"]["found"], found
+
+
 def test_two_hosts__a_nic_without_a_partner_and_other_paths_are_limited(lab: Lab) -> None:
     with second_nic(lab):
         prefix = lab.address("host1").rsplit(".", 1)[0].rsplit(".", 1)[0]

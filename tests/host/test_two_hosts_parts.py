@@ -401,9 +401,10 @@ def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
     slow = replace(SIDE, rate_bytes_per_s=100_000_000)
     assert judged(slow)["rate"].state == "limited"
     assert "800 Mb/s to the peer, 8 Gb/s from" in judged(slow)["rate"].found
-    veth = replace(HELLO, devices=(replace(DEVICE, kind="veth"),))
-    rate = paired(PairFacts(PairStep(0, 0), HELLO, veth, SIDE, SIDE), alone=True)[4]
-    assert (rate.state, "a veth device has no speed" in rate.found) == ("not judged", True), rate
+    for kind in ("veth", "NIC+veth"):
+        veth = replace(HELLO, devices=(replace(DEVICE, kind=kind),))
+        rate = paired(PairFacts(PairStep(0, 0), HELLO, veth, SIDE, SIDE), alone=True)[4]
+        assert (rate.state, "a veth device has no" in rate.found) == ("not judged", True), rate
     facts = PairFacts(
         PairStep(0, 0), HELLO, replace(HELLO, devices=(replace(DEVICE, speed_mbps=0),)), SIDE, SIDE
     )
@@ -524,7 +525,7 @@ def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
     ("last", "ports", "said"),
     [
         (24_095, 20_000, "9 of 4096 tried here, 9 of 4096 tried there"),
-        (24_095, 0, "? of 4096 tried here, ? of 4096 tried there"),
+        (24_095, 0, "at most 9 of 4096 tried here, at most 9 of 4096 tried there"),
         (20_008, 20_000, ""),
     ],
 )

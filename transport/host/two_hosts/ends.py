@@ -92,7 +92,7 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             address=device.address,
             mtu_bytes=device.mtu_bytes,
             speed_mbps=device.speed_mbps,
-            kind=kinds.get(device.name, ""),
+            kind="+".join(sorted({kinds.get(one, "") for one in device.name.split("+")})),
             handle=listeners[number].handle.hex() if listeners else "",
             udp_port=port.port if port is not None else 0,
         )

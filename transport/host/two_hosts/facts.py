@@ -30,7 +30,8 @@ class FactError(Exception):
 @dataclass(frozen=True, slots=True)
 class DeviceFact:
     """A device of a host. handle: of its listener, in hexadecimal; empty
-    at the end that dials. udp_port: answers probes; 0: none. kind: of its interface, as "veth"."""
+    at the end that dials. udp_port: answers probes; 0: none. kind: of its interface, as "veth";
+    of joined ones as "NIC+veth"."""
 
     name: str
     address: str

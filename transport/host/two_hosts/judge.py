@@ -432,7 +432,7 @@ def _rate(facts: PairFacts) -> Finding:
     devices = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
     to, back = (bit_rate_text(one, 4) for one in rates)
     text = f"{to} {TO}, {back} {FROM}, over one connection"
-    if virtual := sorted({one.kind for one in devices} & NOMINAL):
+    if virtual := sorted({kind for one in devices for kind in one.kind.split("+")} & NOMINAL):
         text += f"; a {' or '.join(virtual)} device has no speed of its own"
         remedy = (
             "compare it with the speed of the NICs that carry it; with none, only CPUs limit it"

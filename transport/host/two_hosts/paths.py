@@ -155,7 +155,9 @@ def untried_ports(facts: PairFacts) -> list[Finding]:
         count = last - first + 1
         used = {one.port for one in side.paths}
         if 0 in used:
-            texts.append(f"? of {count} tried {where}")
+            # Each path has a port; at several addresses of a joined device, some have the same.
+            most = min(count, len(side.paths) + (first <= device.udp_port <= last))
+            texts.append(f"at most {most} of {count} tried {where}")
             continue
         if facts.probes and first <= device.udp_port <= last:
             used.add(device.udp_port)
