@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.support import ROOT
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab
 
 PORT = 7117
@@ -87,6 +87,31 @@ def filtered(lab: Lab, host: str, *rules: str) -> Iterator[None]:
         yield
     finally:
         call("flush ruleset\n")
+
+
+@contextmanager
+def second_nic(lab: Lab) -> Iterator[dict[str, str]]:
+    """A second link between the two hosts; yields the settings with which weft uses both."""
+    far = lab.plan.namespace(lab.plan.node("host1"))
+    words = ["ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", far]
+    assert lab.run("host0", words, timeout=PATIENCE_S).returncode == 0
+    for number, host in enumerate(("host0", "host1"), 1):
+        for rest in (
+            ["address", "add", f"10.201.0.{number}/24", "dev", "eth1"],
+            ["link", "set", "eth1", "up"],
+        ):
+            assert lab.run(host, ["ip", *rest], timeout=PATIENCE_S).returncode == 0
+
+    def is_up(host: str) -> bool:
+        shown = ["ip", "-oneline", "link", "show", "eth1"]
+        done = lab.run(host, shown, capture_output=True, text=True, timeout=PATIENCE_S)
+        return "state UP" in done.stdout
+
+    try:
+        until(lambda: is_up("host0") and is_up("host1"), "the second link has no carrier")
+        yield {"WEFT_INTERFACES": "eth0,eth1"}
+    finally:
+        lab.run("host0", ["ip", "link", "del", "eth1"], timeout=PATIENCE_S)
 
 
 def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -21,6 +21,7 @@ from tests.host.support import (
     filtered,
     report,
     report_and_errors,
+    second_nic,
     serving,
     start,
     states,
@@ -62,31 +63,6 @@ def dropped(lab: Lab, *selector: str) -> Iterator[None]:
         yield
     finally:
         call("del")
-
-
-@contextmanager
-def second_nic(lab: Lab) -> Iterator[dict[str, str]]:
-    """A second link between the two hosts; yields the settings with which weft uses both."""
-    far = lab.plan.namespace(lab.plan.node("host1"))
-    words = ["ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", far]
-    assert lab.run("host0", words, timeout=PATIENCE_S).returncode == 0
-    for number, host in enumerate(("host0", "host1"), 1):
-        for rest in (
-            ["address", "add", f"10.201.0.{number}/24", "dev", "eth1"],
-            ["link", "set", "eth1", "up"],
-        ):
-            assert lab.run(host, ["ip", *rest], timeout=PATIENCE_S).returncode == 0
-
-    def is_up(host: str) -> bool:
-        shown = ["ip", "-oneline", "link", "show", "eth1"]
-        done = lab.run(host, shown, capture_output=True, text=True, timeout=PATIENCE_S)
-        return "state UP" in done.stdout
-
-    try:
-        until(lambda: is_up("host0") and is_up("host1"), "the second link has no carrier")
-        yield {"WEFT_INTERFACES": "eth0,eth1"}
-    finally:
-        lab.run("host0", ["ip", "link", "del", "eth1"], timeout=PATIENCE_S)
 
 
 def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
@@ -352,23 +328,6 @@ def test_two_hosts__a_blocked_second_nic_is_named_with_the_direction(lab: Lab) -
     assert f"what {near} sends does not arrive at {far}" in paths["found"], paths
     assert f"pass from {near} to {far}" in paths["remedy"]
     assert found["rate eth1>eth1"]["state"] == "not judged"
-
-
-def test_two_hosts__the_speed_of_joined_veths_is_not_judged(lab: Lab) -> None:
-    """How many ports of the range each end took is known, and which ones is not."""
-    with second_nic(lab):
-        joined = {"WEFT_INTERFACES": "eth0+eth1", "WEFT_PORT_BASE": "20000-24095"}
-        far = start(lab, "host1", SCRIPT, "doctor", "--serve", **joined)
-        try:
-            assert far.stdout is not None
-            assert "eth0+eth1" in far.stdout.readline()
-            _, found = report(lab, **joined)
-        finally:
-            far.kill()
-            far.communicate(timeout=PATIENCE_S)
-    assert found["rate"]["state"] == "not judged", found
-    assert "a veth device has no speed of its own" in found["rate"]["found"]
-    assert "?" not in found["UDP ports"]["found"], found
 
 
 def test_two_hosts__a_nic_without_a_partner_and_other_paths_are_limited(lab: Lab) -> None:

@@ -33,6 +33,7 @@ UNANSWERED_MAX = 64
 # How long a stalled train waits before it goes on, how often it does, and how long it waits in the
 # end. An answer that is still missing then counts as lost: hosts may pause for seconds.
 STALL_S, STALLS_MAX, LAST_S = 2.0, 4, 10.0
+POLL_S = 0.02
 WAIT_S = 0.2  # how often a wait for answers asks whether the test goes on
 USUAL_MTUS = (
     *(9_000, 8_942, 8_192, 4_200, 4_096, 2_048, 1_500, 1_492, 1_480, 1_476, 1_462, 1_450, 1_442),
@@ -88,6 +89,7 @@ class ProbePort:
             raise
         self.port: int = self._socket.getsockname()[1]
         self._arrived: dict[tuple[int, int], int] = {}
+        self._sources: set[str] = set()
         self._answers: dict[tuple[int, int], Answer] = {}
         self._peer_token = b""
         self._test = 0  # tells the answers to this call of probe() from older ones
@@ -100,6 +102,15 @@ class ProbePort:
     def heard(self) -> int:
         """Probes of the peer that have arrived here."""
         return sum(self._arrived.copy().values())
+
+    def await_from(self, address: str, seconds: float, goes_on: Callable[[], bool]) -> bool:
+        """Waits until a probe of the peer has arrived from this address; whether one has."""
+        end_s = time.monotonic() + seconds
+        while address.partition("%")[0] not in self._sources:
+            if time.monotonic() > end_s or not goes_on():
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def close(self) -> None:
         """Ends the thread and closes the socket."""
@@ -279,6 +290,7 @@ class ProbePort:
         train, test, number, sent = about
         if length < ASK_BYTES_MIN or len(self._arrived) > TESTS_MAX:
             return
+        self._sources.add(source[0].partition("%")[0])
         self._arrived[train, test] = arrival = self._arrived.get((train, test), 0) + 1
         answer = (MAGIC, ANSWER, train, test, self._token, number, sent)
         with contextlib.suppress(OSError):

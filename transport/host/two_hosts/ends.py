@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import transport
-from transport import Endpoint, Listener, native
+from transport import Device, Endpoint, Listener, native
 from transport.endpoint import knobs
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import (
@@ -20,6 +20,7 @@ from transport.host.two_hosts.facts import (
     TOKEN_BYTES,
     DeviceFact,
     Hello,
+    NicFact,
 )
 from transport.host.two_hosts.ports import free_ports, port_range
 from transport.host.uses import Nic, setting_of
@@ -55,7 +56,12 @@ class End:
     """The ports of this end that answer probes, by device (None: it has none), and its hello."""
 
     ports: tuple[ProbePort | None, ...]
+    also: tuple[tuple[ProbePort | None, ...], ...]
     hello: Hello
+
+    def ports_of(self, device: int) -> list[ProbePort | None]:
+        """The ports for probes of a device, one for each of its NICs."""
+        return [self.ports[device], *self.also[device]]
 
 
 def engines_and_paths(endpoint: Endpoint) -> tuple[int, int]:
@@ -74,6 +80,26 @@ def down_nics(endpoint: Endpoint, family: str) -> list[str]:
     return [one.name for one in down if one.what != "bridge"]
 
 
+def _further(
+    stack: ExitStack, device: Device, family: str, token: bytes
+) -> dict[NicFact, ProbePort | None]:
+    """The NICs of a joined device after the first, each with a port for probes."""
+    found: dict[NicFact, ProbePort | None] = {}
+    nics = {one.name: one for one in native.interfaces(family)}
+    for name in device.name.split("+")[1:]:
+        if name not in nics:  # a port of RDMA
+            return {}
+        alike = [one for one in nics[name].addresses if (":" in one) == (":" in device.address)]
+        if not alike:
+            return {}
+        with suppress(OSError):
+            port = stack.enter_context(ProbePort(alike[0], port_range("port_base"), token))
+            found[NicFact(name, alike[0], nics[name].mtu_bytes, port.port)] = port
+            continue
+        found[NicFact(name, alike[0], nics[name].mtu_bytes, 0)] = None
+    return found
+
+
 def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
     """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
     engines, paths = engines_and_paths(endpoint)
@@ -86,6 +112,7 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             port = ProbePort(device.address, port_range("port_base"), token)
             ports[-1] = stack.enter_context(port)
     kinds = {one.name: one.what for one in native.interfaces(settings["family"])}
+    also = [_further(stack, device, settings["family"], token) for device in devices]
     facts = tuple(
         DeviceFact(
             name=device.name,
@@ -95,11 +122,13 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             kind="+".join(sorted({kinds.get(one, "") for one in device.name.split("+")})),
             handle=listeners[number].handle.hex() if listeners else "",
             udp_port=port.port if port is not None else 0,
+            also=tuple(also[number]),
         )
         for number, (device, port) in enumerate(zip(devices, ports, strict=True))
     )
     return End(
         ports=tuple(ports),
+        also=tuple(tuple(further.values()) for further in also),
         hello=Hello(
             version=transport.__version__,
             host=socket.gethostname()[:64],

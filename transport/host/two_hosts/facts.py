@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -17,6 +18,7 @@ ITEMS_MAX = 4_096
 INTEGER_MAX = 1 << 62
 HANDLE_BYTES, TOKEN_BYTES = 80, 16
 DEVICES_MAX = 8
+NIC_PAIRS_MAX = 4  # of two joined devices that are tested one after the other
 PORTS_MAX = 512  # of one step
 PORTS = re.compile(r"\d{1,5}(-\d{1,5})?", re.ASCII)
 
@@ -28,10 +30,21 @@ class FactError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class NicFact:
+    """A further NIC of a joined device. udp_port: answers probes; 0: none."""
+
+    name: str
+    address: str
+    mtu_bytes: int
+    udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceFact:
     """A device of a host. handle: of its listener, in hexadecimal; empty
     at the end that dials. udp_port: answers probes; 0: none. kind: of its interface, as "veth";
-    of joined ones as "NIC+veth"."""
+    of joined ones as "NIC+veth". also: its NICs after the first, whose address and port the device
+    has."""
 
     name: str
     address: str
@@ -40,6 +53,13 @@ class DeviceFact:
     kind: str
     handle: str
     udp_port: int
+    also: tuple[NicFact, ...] = ()
+
+    @property
+    def nics(self) -> list[NicFact]:
+        """Its NICs; path i takes number i modulo their number."""
+        name = self.name.split("+")[0] if self.also else self.name
+        return [NicFact(name, self.address, self.mtu_bytes, self.udp_port), *self.also]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +145,8 @@ class SideFacts:
     lost: segments that were lost, without those that were sent again needlessly. host_drops:
     datagrams that this end's own socket buffers dropped. heard: probes of the other end that
     arrived here, answered or not. waited_percent: of the time, without a CPU that a thread of this
-    end wanted. overflows: packets that this host received and dropped during the probes.
+    end wanted. overflows: packets that this host received and dropped during the probes. also:
+    what probes found between the further pairs of NICs of joined devices.
     """
 
     failed: str = ""
@@ -139,6 +160,7 @@ class SideFacts:
     heard: int = 0
     waited_percent: int = 0
     overflows: int = 0
+    also: tuple[ProbeFacts | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +204,12 @@ class Verdict:
     """The last message: what the testing end found."""
 
     findings: tuple[Finding, ...] = field(default=())
+
+
+def nic_pairs(near: DeviceFact, far: DeviceFact) -> list[tuple[int, int]]:
+    """The NICs of two devices between which paths lead: path i takes pair i modulo their number."""
+    count = min(math.lcm(len(near.nics), len(far.nics)), NIC_PAIRS_MAX)
+    return [(at % len(near.nics), at % len(far.nics)) for at in range(count)]
 
 
 def encode(fact: Any) -> bytes:
@@ -259,6 +287,10 @@ def check_hello(hello: Hello) -> Hello:
             raise FactError("udp_port: expected 0 to 65535")
         if min(one.mtu_bytes, one.speed_mbps) < 0:
             raise FactError("a device has a negative MTU or speed")
+        if len(one.also) >= DEVICES_MAX:
+            raise FactError(f"also: a device has more than {DEVICES_MAX} NICs")
+        if not all(0 <= nic.udp_port <= 65_535 and nic.mtu_bytes >= 0 for nic in one.also):
+            raise FactError("also: a port or an MTU is out of range")
     return hello
 
 
@@ -295,7 +327,9 @@ def check_side(side: SideFacts) -> SideFacts:
     counts += [
         number for one in side.paths for number in (one.engine, one.path, one.rtt_ns, one.probes)
     ]
-    if (probes := side.probes) is not None:
+    if len(side.also) > NIC_PAIRS_MAX:
+        raise FactError("also: too many pairs of NICs")
+    for probes in filter(None, (side.probes, *side.also)):
         counts += [value for name, value in asdict(probes).items() if name != "clock_ahead_ns"]
         if not probes.late <= probes.answered <= min(probes.sent, probes.arrived):
             raise FactError("probes: more were answered than sent, or overtaken than answered")

@@ -262,21 +262,21 @@ def title(step: PairStep, near: Hello, far: Hello) -> str:
 
 def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
     """The report on one pair of devices; its subjects name the pair unless it is alone."""
-    found = [
-        paths_finding(facts),
-        *untried_ports(facts),
-        _mtu(facts),
-        _loss(facts),
-        _reordering(facts),
-        _rate(facts),
-        _round_trip(facts),
-        _clock(facts),
-    ]
-    found = doubted(found, facts.busy)
-    if alone:
-        return found
-    name = title(facts.step, facts.near, facts.far)
-    return [replace(one, subject=f"{one.subject} {name}") for one in found]
+    idle = (_mtu, _loss, _reordering)
+    before = [paths_finding(facts), *untried_ports(facts)]
+    each = [_named(judged(one), one.title) for one in facts.nics for judged in idle]
+    if len(facts.nics) == 1:
+        before, each = [*before, *(judged(facts) for judged in idle)], []
+    else:
+        before.append(_loss_under_load(facts))
+    after = [_rate(facts), _round_trip(facts), _clock(facts)]
+    if not alone:
+        before, after = ([_named(one, facts.title) for one in some] for some in (before, after))
+    return doubted([*before, *each, *after], facts.busy)
+
+
+def _named(finding: Finding, names: str) -> Finding:
+    return replace(finding, subject=f"{finding.subject} {names}")
 
 
 def doubted(findings: list[Finding], busy: str) -> list[Finding]:
@@ -383,7 +383,7 @@ def _loss(facts: PairFacts) -> Finding:
     text = f"idle: {', '.join(each)}"
     loaded: list[float] = []
     for way, side in ((TO, facts.here), (FROM, facts.there)):
-        if side.segments >= SEGMENTS_MIN:
+        if side.segments >= SEGMENTS_MIN and not facts.of_nics:  # counted for the whole device
             text += ", " if loaded else "; under load: "
             loaded.append(side.lost / side.segments)
             text += f"{way} {percent(loaded[-1], 2)} of {side.segments} segments"
@@ -408,9 +408,28 @@ def _loss(facts: PairFacts) -> Finding:
         if drops:
             remedy = "raise net.core.rmem_max and WEFT_SOCKET_BUFFER_BYTES"
         return Finding("loss", LIMITED, text, remedy)
-    if len(shares) + len(loaded) < 4:
+    if len(shares) + len(loaded) < (2 if facts.of_nics else 4):
         return Finding("loss", NOT_JUDGED, text, "the rest was not measured: see the other lines")
     return Finding("loss", OK, text)
+
+
+def _loss_under_load(facts: PairFacts) -> Finding:
+    """Loss of all paths of joined devices, from weft's counters, which tell no NIC."""
+    sides = [(TO, facts.here), (FROM, facts.there)]
+    loads = [(way, side) for way, side in sides if side.segments >= SEGMENTS_MIN]
+    shares = [side.lost / side.segments for _, side in loads]
+    text = ", ".join(
+        f"{way} {percent(share, 2)} of {side.segments} segments"
+        for (way, side), share in zip(loads, shares, strict=True)
+    )
+    if max(shares, default=0.0) > LOAD_LIMITED:
+        remedy = (
+            "see loss and MTU of each pair of NICs; else queues are full: let switches mark ECN"
+        )
+        return Finding("loss under load", LIMITED, text, remedy)
+    if len(shares) < len(sides):
+        return _not_judged("loss under load", text or "not measured")
+    return Finding("loss under load", OK, text)
 
 
 def _reordering(facts: PairFacts) -> Finding:

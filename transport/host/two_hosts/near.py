@@ -29,6 +29,7 @@ from transport.host.two_hosts.facts import (
     bytes_of,
     check_hello,
     check_side,
+    nic_pairs,
 )
 from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts, busy_text
 from transport.host.two_hosts.reach import (
@@ -39,7 +40,7 @@ from transport.host.two_hosts.reach import (
     stranded,
 )
 from transport.host.two_hosts.talk import Budget, hear, host_of, pieces
-from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
+from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe, probe_further
 from transport.host.two_hosts.view import OTHER, THIS, seen_by_tester
 
 CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
@@ -255,6 +256,15 @@ class _Test:
         on_phase("loss, reordering, MTU and clock of the idle network")
         before, far_port, watch = heard(port), self.far.devices[pair.far].udp_port, BusyWatch()
         probes = probe(port, connection, far_port, self.far.token, own.mtu_bytes)
+        near, far = self.end.hello.devices[pair.near], self.far.devices[pair.far]
+        pairs, ports = nic_pairs(near, far)[1:], self.end.ports_of(pair.near)
+        also = probe_further(
+            [ports[one] for one, _ in pairs],
+            [(near.nics[one], far.nics[two]) for one, two in pairs],
+            connection,
+            self.far.token,
+            answers=False,
+        )
         overflows = watch.dropped
         found = measure(
             self.endpoint, connection, own, probes, self.budget, sends_first=True, on_phase=on_phase
@@ -264,6 +274,7 @@ class _Test:
             heard=heard(port) - before,
             waited_percent=watch.waited_percent,
             overflows=overflows,
+            also=also,
         )
 
     def _report(self) -> tuple[SideFacts, WeftError | None]:

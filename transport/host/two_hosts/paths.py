@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transport.ground.text import printable
 from transport.host.finding import BROKEN, LIMITED, NOT_JUDGED, OK, PORTS_TRIED, Finding
-from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
+from transport.host.two_hosts.facts import (
+    DeviceFact,
+    Hello,
+    NicFact,
+    PairStep,
+    PathFact,
+    ProbeFacts,
+    SideFacts,
+    nic_pairs,
+)
 from transport.host.two_hosts.ports import control_ports, data_ports, of_both
 from transport.host.two_hosts.talk import TOO_LONG
 from transport.host.two_hosts.traffic import LATE, answered
@@ -24,6 +33,7 @@ FAMILIES = "different address families"
 FAMILY = "set the same WEFT_FAMILY on both hosts: ipv4 or ipv6, of which each has an address"
 SILENT_CHANCE = 1e-4  # that loss silences a path; below it, a firewall is the likely cause
 BUSY_PERCENT = 20
+NIC_FIELDS = ("name", "address", "mtu_bytes", "udp_port")
 IDLE_BROKEN = 0.03  # weft repairs loss, but an idle network that loses so many is defective
 
 
@@ -43,6 +53,58 @@ class PairFacts:
     far: Hello
     here: SideFacts
     there: SideFacts
+    of_nics: bool = False  # the paths and probes of one pair of NICs of joined devices
+
+    @property
+    def nics(self) -> list[PairFacts]:
+        """The facts of each tested pair of NICs; itself if no device is joined."""
+        near, far = self.near.devices[self.step.near], self.far.devices[self.step.far]
+        pairs = nic_pairs(near, far)
+        if len(pairs) == 1 or self.of_nics:
+            return [self]
+        return [self._of_nics(number, pair) for number, pair in enumerate(pairs)]
+
+    def _of_nics(self, number: int, pair: tuple[int, int]) -> PairFacts:
+        near, far = self.near.devices[self.step.near], self.far.devices[self.step.far]
+
+        def of(hello: Hello, device: DeviceFact, nic: NicFact) -> Hello:
+            one = replace(device, also=(), **{k: getattr(nic, k) for k in NIC_FIELDS})
+            return replace(hello, devices=(one,))
+
+        def side(facts: SideFacts) -> SideFacts:
+            paths = tuple(
+                one
+                for one in facts.paths
+                if (one.path % len(near.nics), one.path % len(far.nics)) == pair
+            )
+            probes = (facts.probes, *facts.also)[number : number + 1]
+            return replace(facts, paths=paths, probes=probes[0] if probes else None, also=())
+
+        return PairFacts(
+            PairStep(0, 0),
+            of(self.near, near, near.nics[pair[0]]),
+            of(self.far, far, far.nics[pair[1]]),
+            side(self.here),
+            side(self.there),
+            of_nics=True,
+        )
+
+    @property
+    def title(self) -> str:
+        """The names of the two devices, or of the two NICs of a pair of these."""
+        near, far = self.near.devices[self.step.near], self.far.devices[self.step.far]
+        return f"{near.name}>{printable(far.name)}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each path answers, at both ends."""
+        return all(map(answered, (*self.here.paths, *self.there.paths)))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no path answers at one of the ends."""
+        sides = (self.here.paths, self.there.paths)
+        return any(paths and not any(map(answered, paths)) for paths in sides)
 
     @property
     def probes(self) -> list[tuple[str, ProbeFacts]]:
@@ -53,7 +115,7 @@ class PairFacts:
     @property
     def drops_long_packets(self) -> bool:
         """Whether packets that the interfaces may send do not arrive, and no router says so."""
-        return any(is_black_hole(one) for _, one in self.probes)
+        return any(is_black_hole(one) for nics in self.nics for _, one in nics.probes)
 
     @property
     def busy(self) -> str:
@@ -119,11 +181,16 @@ def paths_finding(facts: PairFacts) -> Finding:
         text += f"; {THERE}: {printable(there.failed)}"
     if not any(one.rtt_ns for one in (*here.paths, *there.paths)):
         return _no_way(facts, text)
-    whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
+    whole = facts.is_whole
+    silent = [one for one in facts.nics if one.is_silent] if len(facts.nics) > 1 else []
+    if silent and all(one.is_silent or one.is_whole for one in facts.nics):
+        return _silent_nics(facts, silent)
     for where, side in ((HERE, here), (THERE, there)):
         if side.failed and side.paths:
             text += f"; {where}: {printable(side.failed)}"
-    if (not whole or here.failed or there.failed) and _is_lossy(facts):
+    lossy = any(map(_is_lossy, facts.nics))
+    lossy = lossy and all(one.is_whole or _is_lossy(one) for one in facts.nics)
+    if (not whole or here.failed or there.failed) and lossy:
         return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
     if whole and (here.failed or there.failed) and facts.drops_long_packets:
         remedy = "see MTU: long packets are dropped, and so are messages: mend it first"
@@ -139,6 +206,38 @@ def paths_finding(facts: PairFacts) -> Finding:
             firewall += "; of a silent path, one of its two ports is dropped"
         return Finding("data paths", BROKEN, text, firewall)
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
+
+
+def _silent_nics(facts: PairFacts, silent: Sequence[PairFacts]) -> Finding:
+    """All paths of some pairs of NICs of joined devices are silent, and all others answer."""
+    counts = [
+        f"{where} {sum(map(answered, side.paths))} of {len(side.paths)} answer"
+        for where, side in ((HERE, facts.here), (THERE, facts.there))
+        if side.paths
+    ]
+    text, remedies, explained = f"{'; '.join(counts)}; silent: ", list[str](), True
+    names = []
+    for one in silent:
+        near, far = one.near.devices[0], one.far.devices[0]
+        there = printable(f"{far.name} ({far.address})")
+        names.append(f"all {len(one.here.paths)} paths of {one.title.replace('>', ' > ')}")
+        if one.drops_long_packets:
+            remedies.append(f"see MTU {one.title}: mend it first")
+        elif _is_lossy(one):
+            remedies.append(f"see loss {one.title}: mend it first")
+        elif one.probes:
+            explained = False
+            ports = of_both(data_ports(facts.near), data_ports(facts.far))
+            remedies.append(f"let {ports} {FIREWALL}, at {one.title.replace('>', ' and ')}")
+        else:
+            explained = False
+            remedies.append(
+                f"nothing arrives between {near.name} ({near.address}) of {THIS} and {there} of "
+                f"{OTHER}: look at their link and route (ip link; ip route get ADDRESS), cable and "
+                "switch; or a firewall drops all UDP of these NICs"
+            )
+    state = LIMITED if explained else BROKEN
+    return Finding("data paths", state, text + ", ".join(names), "; ".join(remedies))
 
 
 def untried_ports(facts: PairFacts) -> list[Finding]:

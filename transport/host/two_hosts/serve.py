@@ -37,11 +37,12 @@ from transport.host.two_hosts.facts import (
     Verdict,
     check_hello,
     check_step,
+    nic_pairs,
 )
 from transport.host.two_hosts.ports import DOCTOR_PORT, data_ports, usual_ports
 from transport.host.two_hosts.reach import only_loopback, own_text
 from transport.host.two_hosts.talk import Budget, host_of
-from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe
+from transport.host.two_hosts.traffic import PathWatch, heard, measure, probe, probe_further
 from transport.host.two_hosts.view import seen_by_server
 
 HELLO_S = 15.0  # more than SILENCE_S of the other end, which then judges by what it saw
@@ -257,6 +258,15 @@ class Server:
             watch = BusyWatch()
             far_port = hello.devices[step.near].udp_port
             probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
+            near, far = hello.devices[step.near], end.hello.devices[step.far]
+            pairs, ports = nic_pairs(near, far)[1:], end.ports_of(step.far)
+            also = probe_further(
+                [ports[two] for _, two in pairs],
+                [(far.nics[two], near.nics[one]) for one, two in pairs],
+                connection,
+                hello.token,
+                answers=True,
+            )
             overflows = watch.dropped
             talk.check()
             found = measure(self.endpoint, connection, device, probes, budget, sends_first=False)
@@ -265,6 +275,7 @@ class Server:
                 heard=heard(port) - before,
                 waited_percent=watch.waited_percent,
                 overflows=overflows,
+                also=also,
             )
 
     def _ports(

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from transport import Connection, Device, Endpoint, Request
 from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.datagrams import ProbePort
-from transport.host.two_hosts.facts import TOKEN_BYTES, PathFact, ProbeFacts, SideFacts, bytes_of
+from transport.host.two_hosts.facts import (
+    TOKEN_BYTES,
+    NicFact,
+    PathFact,
+    ProbeFacts,
+    SideFacts,
+    bytes_of,
+)
 from transport.host.two_hosts.sockets import path_ports
 from transport.host.two_hosts.talk import Budget, alive, host_of
 from transport.telemetry.page import Page, PageError, PeerRow, read_page
@@ -21,6 +29,7 @@ NO_PATH = "no data path answers"
 SEND_S = 1.0
 SILENT_S = 4.0  # an answer takes milliseconds; a connection that ended earlier had too little time
 PATHS_S = 15.0  # in which each path has been probed several times
+HEARD_S = 12.0  # the other end may still wait for answers of the pair before
 WAIT_S = 15.0  # longest wait for one message
 POLL_S = 0.05
 RECOVER_S = 3.0
@@ -174,6 +183,36 @@ def probe(
         return port.probe(host, far_port, proof, mtu_bytes, lambda: alive(connection))
     except OSError:
         return None
+
+
+def probe_further(
+    ports: Sequence[ProbePort | None],
+    nics: Sequence[tuple[NicFact, NicFact]],
+    connection: Connection,
+    token: str,
+    *,
+    answers: bool,
+) -> tuple[ProbeFacts | None, ...]:
+    """What probes found between further pairs of NICs, of this end and of the other one.
+
+    ports: of this end's NICs. answers: sends to no address from which no probe has come, as a
+    stranger may have named it.
+    """
+
+    def goes_on() -> bool:
+        return alive(connection)
+
+    found: list[ProbeFacts | None] = []
+    for port, (own, other) in zip(ports, nics, strict=True):
+        found.append(None)
+        if port is None or other.udp_port == 0:
+            continue
+        if answers and not port.await_from(other.address, HEARD_S, goes_on):
+            continue
+        with suppress(OSError):
+            proof = bytes_of(token, TOKEN_BYTES, "token")
+            found[-1] = port.probe(other.address, other.udp_port, proof, own.mtu_bytes, goes_on)
+    return tuple(found)
 
 
 def heard(port: ProbePort | None) -> int:
