@@ -104,14 +104,19 @@ def test_facts__a_hello_out_of_range_is_refused(fields: dict[str, Any]) -> None:
         check_hello(replace(HELLO, **fields))
 
 
+CONTRADICTIONS: tuple[dict[str, Any], ...] = (
+    {"sent": 0},
+    {"arrived": 0},
+    {"late": 1_001},
+    {"mtu_bytes": -1},
+)
+
+
 @pytest.mark.parametrize(
     "side",
     [
         *(replace(SIDE, segments=-1), replace(SIDE, paths=(PathFact(0, -1, 1, True),))),
-        *(
-            replace(SIDE, probes=replace(PROBES, **fields))
-            for fields in ({"sent": 0}, {"arrived": 0}, {"late": 1_001}, {"mtu_bytes": -1})
-        ),
+        *(replace(SIDE, probes=replace(PROBES, **fields)) for fields in CONTRADICTIONS),
     ],
 )
 def test_facts__measurements_that_contradict_themselves_are_refused(side: SideFacts) -> None:
@@ -247,7 +252,7 @@ def test_judge__without_evidence_nothing_is_ok() -> None:
         ("clock", "limited", {"clock_ahead_ns": -5_000_000_000}),
     ],
 )
-def test_judge__probes(subject: str, state: str, probes: dict[str, int]) -> None:
+def test_judge__probes(subject: str, state: str, probes: dict[str, Any]) -> None:
     side = replace(SIDE, probes=replace(PROBES, **probes))
     found = judged(side)
     if state == "not judged":

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transport.host.two_hosts.facts import ProbeFacts
+from transport.host.two_hosts.icmp import hears_errors, icmp_errors
 
 ASK, ANSWER = 1, 2
 TRAIN, SIZES = 1, 2
@@ -34,6 +35,7 @@ UNANSWERED_MAX = 64
 # end. An answer that is still missing then counts as lost: hosts may pause for seconds.
 STALL_S, STALLS_MAX, LAST_S = 2.0, 4, 10.0
 POLL_S = 0.02
+ICMP_TRIES, ICMP_S = 5, 0.1
 WAIT_S = 0.2  # how often a wait for answers asks whether the test goes on
 USUAL_MTUS = (
     *(9_000, 8_942, 8_192, 4_200, 4_096, 2_048, 1_500, 1_492, 1_480, 1_476, 1_462, 1_450, 1_442),
@@ -162,15 +164,19 @@ class ProbePort:
             mtu_bytes=mtu_bytes,
             carried_bytes=carried,
             told_bytes=self._told(target),
+            told_by=self._told_by(target, most) if 0 < carried < most else "",
         )
 
     def _set_options(self) -> None:
-        if self._family == socket.AF_INET:
-            self._socket.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
-        else:
-            self._socket.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
+        self._forbid_fragments(self._socket)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._socket.settimeout(0.05)
+
+    def _forbid_fragments(self, one: socket.socket) -> None:
+        if self._family == socket.AF_INET:
+            one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
+        else:
+            one.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
 
     def _bind(self, address: str, ports: range) -> None:
         """Takes the last free port of the range, which weft's data paths take from its start."""
@@ -268,6 +274,22 @@ class ProbePort:
                 return asked.getsockopt(level, option)
             except OSError:
                 return 0
+
+    def _told_by(self, target: Any, size: int) -> str:
+        """The address that sent an ICMP error for a packet of this size; "" if none does."""
+        payload = bytes(size - headers_bytes(self._family))
+        address, _, *scope = self._socket.getsockname()
+        with socket.socket(self._family, socket.SOCK_DGRAM) as one, contextlib.suppress(OSError):
+            hears_errors(one)
+            self._forbid_fragments(one)
+            one.bind((address, 0, *scope))
+            for _ in range(ICMP_TRIES):
+                with contextlib.suppress(OSError):  # the error of an earlier packet
+                    one.sendto(payload, target)
+                time.sleep(ICMP_S)
+                if by := next((by for _, by in icmp_errors(one) if by), ""):
+                    return by
+        return ""
 
     def _serve(self) -> None:
         while not self._ending:

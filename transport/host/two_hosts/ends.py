@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -80,6 +80,11 @@ def down_nics(endpoint: Endpoint, family: str) -> list[str]:
     return [one.name for one in down if one.what != "bridge"]
 
 
+def _mtu_bytes(device: Device, mtus: Mapping[str, int]) -> int:
+    """The MTU of a device's first NIC now; that of the whole device if it is no interface."""
+    return mtus.get(device.name.split("+")[0], device.mtu_bytes)
+
+
 def _further(
     stack: ExitStack, device: Device, family: str, token: bytes
 ) -> dict[NicFact, ProbePort | None]:
@@ -111,13 +116,15 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
         with suppress(OSError):
             port = ProbePort(device.address, port_range("port_base"), token)
             ports[-1] = stack.enter_context(port)
-    kinds = {one.name: one.what for one in native.interfaces(settings["family"])}
+    nics = native.interfaces(settings["family"])
+    kinds = {one.name: one.what for one in nics}
+    mtus = {one.name: one.mtu_bytes for one in nics}
     also = [_further(stack, device, settings["family"], token) for device in devices]
     facts = tuple(
         DeviceFact(
             name=device.name,
             address=device.address,
-            mtu_bytes=device.mtu_bytes,
+            mtu_bytes=_mtu_bytes(device, mtus),  # it may have changed since the endpoint was opened
             speed_mbps=device.speed_mbps,
             kind="+".join(sorted({kinds.get(one, "") for one in device.name.split("+")})),
             handle=listeners[number].handle.hex() if listeners else "",

@@ -13,7 +13,6 @@ import resource
 import select
 import socket
 import struct
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -29,6 +28,7 @@ from transport.host.two_hosts.facts import (
     bytes_of,
     check_ports,
 )
+from transport.host.two_hosts.icmp import hears_errors, icmp_errors
 from transport.host.two_hosts.talk import Budget
 
 MAGIC = b"WFDP"
@@ -43,9 +43,6 @@ ROUND_S = 10.0  # longest round, if strangers keep sending
 BURST, BURST_S = 64, 0.001
 ANSWER_S = 30.0  # of the other end, which may be busy
 SPARE_FILES = 128
-# Options and the layout of struct sock_extended_err: Linux, include/uapi/linux/errqueue.h.
-RECVERR = {socket.AF_INET: (socket.IPPROTO_IP, 11), socket.AF_INET6: (socket.IPPROTO_IPV6, 25)}
-MSG_ERRQUEUE, EXTENDED_ERR_BYTES = 0x2000, 16
 UNREACHABLE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM}
 
 
@@ -173,7 +170,7 @@ def _send_udp(
     family, place = resolved(own, 0)
     missing, rejected, by = set(wanted), set[int](), ""
     with socket.socket(family, socket.SOCK_DGRAM) as one:
-        one.setsockopt(*RECVERR[socket.AddressFamily(family)], 1)
+        hears_errors(one)
         one.bind(place)
         one.setblocking(False)
         for _ in range(UDP_ROUNDS):
@@ -192,34 +189,12 @@ def _send_udp(
             talk.say(PortsFact(), budget.left_s(ANSWER_S))
             told = _told(talk, budget)
             missing &= ports_of(told.blocked)
-            for port, source in _icmp_errors(one):
+            for port, source in icmp_errors(one):
                 rejected.add(port)
                 by = by or source
             if not missing or (missing == wanted and len(wanted) >= PASS_MIN):
                 break
     return missing, rejected, by
-
-
-def _icmp_errors(one: socket.socket) -> Iterator[tuple[int, str]]:
-    """The port that each ICMP error is about, and the address that sent it."""
-    while True:
-        try:
-            _, control, _, about = one.recvmsg(1, 512, MSG_ERRQUEUE)
-        except OSError:
-            return
-        yield int(about[1]), next((_offender(data) for _, _, data in control), "")
-
-
-def _offender(data: bytes) -> str:
-    """The address after a struct sock_extended_err; "" if it has none."""
-    place = data[EXTENDED_ERR_BYTES:]
-    family = int.from_bytes(place[:2], sys.byteorder) if len(place) >= 8 else 0
-    with suppress(ValueError, OSError):
-        if family == socket.AF_INET:
-            return socket.inet_ntop(family, place[4:8])
-        if family == socket.AF_INET6:
-            return socket.inet_ntop(family, place[8:24])
-    return ""
 
 
 def _connect_all(

@@ -123,7 +123,8 @@ class ProbeFacts:
     """What one end's datagrams found on the way to the other end, outside of weft's data paths.
 
     arrived, late: datagrams that the other end got, and those that others overtook. carried_bytes:
-    the longest IP packet that got there and told_bytes the path MTU that routers told the kernel.
+    the longest IP packet that got there and told_bytes the path MTU that the kernel knows, and
+    told_by the address that sent an ICMP error for longer ones; empty if it is unknown.
     clock_ahead_ns: how far the other end's clock is ahead.
     """
 
@@ -136,6 +137,7 @@ class ProbeFacts:
     mtu_bytes: int
     carried_bytes: int
     told_bytes: int
+    told_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +332,8 @@ def check_side(side: SideFacts) -> SideFacts:
     if len(side.also) > NIC_PAIRS_MAX:
         raise FactError("also: too many pairs of NICs")
     for probes in filter(None, (side.probes, *side.also)):
-        counts += [value for name, value in asdict(probes).items() if name != "clock_ahead_ns"]
+        no_count = {"clock_ahead_ns", "told_by"}
+        counts += [value for name, value in asdict(probes).items() if name not in no_count]
         if not probes.late <= probes.answered <= min(probes.sent, probes.arrived):
             raise FactError("probes: more were answered than sent, or overtaken than answered")
     if min(counts) < 0:

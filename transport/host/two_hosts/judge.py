@@ -344,7 +344,7 @@ def _mtu(facts: PairFacts) -> Finding:
         found.append(
             f"{way} {one.carried_bytes} of the interface's {one.mtu_bytes} bytes"
             + (
-                ", as a router reports"
+                _reporter(facts, one.told_by)
                 if told
                 else "; longer packets are dropped, and no router reports it"
             )
@@ -352,6 +352,9 @@ def _mtu(facts: PairFacts) -> Finding:
     if not found:
         return _no_probes("MTU", facts)
     text = "; ".join(found)
+    near, far = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
+    if near.mtu_bytes != far.mtu_bytes:
+        text += f"; interface {HERE} {near.mtu_bytes}, {THERE} {far.mtu_bytes}"
     if holes:
         return Finding(
             "MTU",
@@ -364,6 +367,14 @@ def _mtu(facts: PairFacts) -> Finding:
         remedy = "raise the MTU between the hosts, or lower it on the interfaces"
         return Finding("MTU", LIMITED, text, remedy)
     return Finding("MTU", OK if len(found) == 2 else NOT_JUDGED, text)
+
+
+def _reporter(facts: PairFacts, told_by: str) -> str:
+    """That an ICMP error came, and whether a router or one of the two hosts sent it."""
+    ends = {facts.near.devices[facts.step.near].address, facts.far.devices[facts.step.far].address}
+    if not told_by:
+        return ", as the kernel knows"
+    return f", as {'a host' if told_by in ends else 'a router'} reports ({printable(told_by)})"
 
 
 def _mtus(facts: PairFacts) -> str:

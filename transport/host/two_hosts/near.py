@@ -255,7 +255,8 @@ class _Test:
         own, port = self.endpoint.devices[pair.near], self.end.ports[pair.near]
         on_phase("loss, reordering, MTU and clock of the idle network")
         before, far_port, watch = heard(port), self.far.devices[pair.far].udp_port, BusyWatch()
-        probes = probe(port, connection, far_port, self.far.token, own.mtu_bytes)
+        mtu_bytes = self.end.hello.devices[pair.near].mtu_bytes
+        probes = probe(port, connection, far_port, self.far.token, mtu_bytes)
         near, far = self.end.hello.devices[pair.near], self.far.devices[pair.far]
         pairs, ports = nic_pairs(near, far)[1:], self.end.ports_of(pair.near)
         also = probe_further(

@@ -257,7 +257,8 @@ class Server:
         with connection:
             watch = BusyWatch()
             far_port = hello.devices[step.near].udp_port
-            probes = probe(port, connection, far_port, hello.token, device.mtu_bytes)
+            mtu_bytes = end.hello.devices[step.far].mtu_bytes
+            probes = probe(port, connection, far_port, hello.token, mtu_bytes)
             near, far = hello.devices[step.near], end.hello.devices[step.far]
             pairs, ports = nic_pairs(near, far)[1:], end.ports_of(step.far)
             also = probe_further(
