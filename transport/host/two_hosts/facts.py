@@ -148,7 +148,8 @@ class SideFacts:
     datagrams that this end's own socket buffers dropped. heard: probes of the other end that
     arrived here, answered or not. waited_percent: of the time, without a CPU that a thread of this
     end wanted. overflows: packets that this host received and dropped during the probes. also:
-    what probes found between the further pairs of NICs of joined devices.
+    what probes found between the further pairs of NICs of joined devices. arrived: segments of the
+    other end that this one received, those that came twice included; 0: unknown.
     """
 
     failed: str = ""
@@ -163,6 +164,7 @@ class SideFacts:
     waited_percent: int = 0
     overflows: int = 0
     also: tuple[ProbeFacts | None, ...] = ()
+    arrived: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,7 @@ def check_side(side: SideFacts) -> SideFacts:
         side.heard,
         side.waited_percent,
         side.overflows,
+        side.arrived,
     ]
     counts += [
         number for one in side.paths for number in (one.engine, one.path, one.rtt_ns, one.probes)

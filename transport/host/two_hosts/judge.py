@@ -9,7 +9,7 @@ from transport.errors import AuthenticationError, RefusedError, TimedOutError, V
 from transport.ground.text import printable
 from transport.ground.units import bit_rate_text, percent, time_text
 from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
-from transport.host.two_hosts.facts import Hello, PairStep, PathFact
+from transport.host.two_hosts.facts import Hello, PairStep, PathFact, SideFacts
 from transport.host.two_hosts.paths import (
     FAMILIES,
     FAMILY,
@@ -393,10 +393,10 @@ def _loss(facts: PairFacts) -> Finding:
     each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
     text = f"idle: {', '.join(each)}"
     loaded: list[float] = []
-    for way, side in ((TO, facts.here), (FROM, facts.there)):
+    for way, side, other in ((TO, facts.here, facts.there), (FROM, facts.there, facts.here)):
         if side.segments >= SEGMENTS_MIN and not facts.of_nics:  # counted for the whole device
             text += ", " if loaded else "; under load: "
-            loaded.append(side.lost / side.segments)
+            loaded.append(_lost_share(side, other))
             text += f"{way} {percent(loaded[-1], 2)} of {side.segments} segments"
     drops = facts.here.host_drops + facts.there.host_drops
     if drops:
@@ -424,14 +424,24 @@ def _loss(facts: PairFacts) -> Finding:
     return Finding("loss", OK, text)
 
 
+def _lost_share(side: SideFacts, other: SideFacts) -> float:
+    """The share of a side's segments that did not arrive at the other one, as that one counted.
+
+    A sender takes segments for lost whose acknowledgments were; its count is used if the other end
+    has none.
+    """
+    lost = max(0, side.segments - other.arrived) if other.arrived else side.lost
+    return lost / side.segments
+
+
 def _loss_under_load(facts: PairFacts) -> Finding:
     """Loss of all paths of joined devices, from weft's counters, which tell no NIC."""
-    sides = [(TO, facts.here), (FROM, facts.there)]
-    loads = [(way, side) for way, side in sides if side.segments >= SEGMENTS_MIN]
-    shares = [side.lost / side.segments for _, side in loads]
+    sides = [(TO, facts.here, facts.there), (FROM, facts.there, facts.here)]
+    loads = [one for one in sides if one[1].segments >= SEGMENTS_MIN]
+    shares = [_lost_share(side, other) for _, side, other in loads]
     text = ", ".join(
         f"{way} {percent(share, 2)} of {side.segments} segments"
-        for (way, side), share in zip(loads, shares, strict=True)
+        for (way, side, _), share in zip(loads, shares, strict=True)
     )
     if max(shares, default=0.0) > LOAD_LIMITED:
         remedy = (

@@ -297,6 +297,7 @@ def measure(
         rate_bytes_per_s=rate,
         segments=found.segments_sent,
         lost=max(0, found.segments_lost - found.spurious_resends),
+        arrived=found.segments_received + found.segments_duplicate,
         host_drops=endpoint.counters().host_drops - drops,
         probes=probes,
     )
