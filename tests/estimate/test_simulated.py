@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from transport.cli import weft
+from transport.errors import InvalidArgumentError
 from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import gpu
 from transport.estimate.models import PRESETS, Model
@@ -104,6 +106,19 @@ def test_simulate__agrees_with_the_estimate(words: str, between: str, inside: st
     assert found["ratio"] == pytest.approx(1.0, abs=0.1)
     assert sorted(" ".join(found["between_nodes"]).split()) == sorted(between.split())
     assert sorted(" ".join(found["inside_nodes"]).split()) == sorted(inside.split())
+
+
+def test_simulate__without_its_policies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a checkout that was not built: a fake, since this one was."""
+
+    def unbuilt(*_: object, **__: object) -> None:
+        raise InvalidArgumentError("no window policy 'swift': choose one of fixed")
+
+    monkeypatch.setattr(import_module("transport.sim.run"), "Simulation", unbuilt)
+    done = run("gpt2", "--data", "16", "--inside", "nvlink4", "--layers", "2")
+    assert done.exit_code == 2
+    assert "no window policy 'swift'" in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
 def test_simulate__says_what_is_simulated() -> None:

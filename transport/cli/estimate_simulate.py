@@ -106,13 +106,14 @@ def command(
 
 
 def _run(made: Simulated) -> Result:
+    from transport.errors import InvalidArgumentError
     from transport.sim.errors import ScenarioError
     from transport.sim.run import Simulation
     from transport.sim.scenario import from_tables
 
     try:
         simulation = Simulation(from_tables(made.tables, file="estimate"))
-    except ScenarioError as error:
+    except (ScenarioError, InvalidArgumentError) as error:
         raise click.UsageError(str(error)) from None
     columns = (
         TextColumn("{task.description}"),
