@@ -72,6 +72,12 @@ def test_train__options_override_files(folder: Path) -> None:
     assert (found["model"]["layers"], found["model"]["sequence"]) == (2, 128)
 
 
+def test_train__options_unset_what_a_file_sets(folder: Path) -> None:
+    options = ("--shard", "0", "--no-sequence-parallel", "--no-overlap-tensor")
+    plan = document("train", folder / "titan.toml", *NODES, *options)["plan"]
+    assert (plan["shard"], plan["sequence"], plan["overlap"]) == (0, False, False)
+
+
 def test_train__says_what_it_took_and_what_it_did_not(folder: Path) -> None:
     done = run("train", folder / "config.json", "--config", folder / "ds.json", *NODES)
     for text in (

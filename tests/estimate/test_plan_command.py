@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.estimate.test_networks import GOOD
 from transport.cli import weft
 from transport.estimate.failures import Failures
 from transport.estimate.models import PRESETS
@@ -26,6 +27,26 @@ tensor_parallel_degree = 2
 [compile]
 enable = true
 """,
+    "hybrid.toml": """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 2
+enable_async_tensor_parallel = true
+pipeline_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+""",
+    "pretrain.sh": """torchrun --nproc_per_node 4 --nnodes 4 pretrain_gpt.py --num-layers 16
+        --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000
+        --tensor-model-parallel-size 4 --sequence-parallel --tp-comm-overlap --bf16
+        --context-parallel-size 2 --micro-batch-size 2 --global-batch-size 32
+""",
+    "network.toml": GOOD,
 }
 
 
@@ -130,6 +151,10 @@ def test_command__what_divides_nothing_has_its_causes() -> None:
         ("config.json", "--batch", "64", "--gpus", "16", "--gpu", "h100"),
         ("config.json", "--config", "deepspeed.json", "--gpus", "16", "--dtype", "fp8"),
         ("llama3-8b", "--config", "titan.toml", "--gpus", "16", "--gradient-bytes", "2"),
+        ("hybrid.toml", "--batch", "64", "--gpus", "32"),
+        ("hybrid.toml", "--batch", "64", "--gpus", "16", "--network", "network.toml"),
+        ("pretrain.sh", "--gpus", "16"),
+        ("pretrain.sh", "--gpus", "16", "--gpu", "tpu-v5p"),
     ],
 )
 def test_command__the_command_of_each_plan_estimates_the_same_step(

@@ -131,14 +131,14 @@ COMMON_OPTIONS = (
         help="FlashAttention: the attention matrix stays out of memory.",
     ),
     click.option(
-        "--overlap-tensor",
+        "--overlap-tensor/--no-overlap-tensor",
         "overlap",
-        is_flag=True,
+        default=False,
         help="Operations of tensor parallelism run in parts beside the products they depend on.",
     ),
     click.option(
-        "--overlap-context",
-        is_flag=True,
+        "--overlap-context/--no-overlap-context",
+        default=False,
         help="Keys and values go around the context parallel ranks beside attention (Megatron's "
         "p2p); else attention waits for them.",
     ),
@@ -157,9 +157,11 @@ PLAN_OPTIONS = (
     ),
     click.option(
         "--shard",
-        type=click.IntRange(1, RANKS_MAX),
+        default=0,
+        show_default=True,
+        type=click.IntRange(0, RANKS_MAX),
         help="Ranks that ZeRO splits among, such as those of a node; the others are replicas of "
-        "them (HSDP). Default: all.",
+        "them (HSDP). 0: all.",
     ),
     click.option(
         "--bucket",
@@ -179,9 +181,9 @@ PLAN_OPTIONS = (
         "maxtext-...: all that MaxText's remat_policy of this name does not keep.",
     ),
     click.option(
-        "--sequence-parallel",
+        "--sequence-parallel/--no-sequence-parallel",
         "split_sequence",
-        is_flag=True,
+        default=False,
         help="Split activations between tensor parallel parts, too.",
     ),
     click.option(
@@ -414,7 +416,6 @@ def plan_of(given: dict[str, Any]) -> Plan:
         bucket_bytes = size_of(given.pop("bucket"), bare="M")
     except ValueError as error:
         raise click.UsageError(f"--bucket: {error}") from None
-    given["shard"] = given["shard"] or 0
     batch = given.pop("batch") or given["data"] * given["micro_batch"] * given["pipeline"]
     split, name = given.pop("split_sequence"), given.pop("recompute")
     again = {"kept": REMATS[name]} if name in REMATS else RECOMPUTES[name]

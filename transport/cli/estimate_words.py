@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport.cli.estimate_options import LINK_OPTIONS
 from transport.cli.estimate_train import command as train
 
 if TYPE_CHECKING:
@@ -24,13 +25,20 @@ def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
     from transport.estimate.search import recompute_of
 
     degrees = ("data", "tensor", "pipeline", "interleave", "expert", "context")
+    others = ("zero", "shard", "micro_batch", "schedule")
     values = {
         **given,
-        **{name: getattr(plan, name) for name in (*degrees, "zero", "micro_batch", "schedule")},
+        **{name: getattr(plan, name) for name in (*degrees, *others)},
         "batch": plan.global_batch,
+        "bucket": f"{plan.bucket_bytes >> 20} MiB",
         "recompute": recompute_of(plan),
         "split_sequence": plan.sequence,
     }
+    # `train` refuses options that others make useless, also with their defaults.
+    if values.get("network_file") is not None:
+        values = {name: one for name, one in values.items() if name not in LINK_OPTIONS}
+    elif values.get("inside") is None:
+        values.pop("gpus_per_node", None)
     words = ["weft", "estimate", "train", model]
     for option in train.params:
         if isinstance(option, click.Option) and option.name in values:
