@@ -78,6 +78,21 @@ def test_train__options_unset_what_a_file_sets(folder: Path) -> None:
     assert (plan["shard"], plan["sequence"], plan["overlap"]) == (0, False, False)
 
 
+def test_train__microbatches_of_a_step_give_the_micro_batch(folder: Path) -> None:
+    """256 sequences / (8 replicas x 4 microbatches) are 8 of a microbatch."""
+    file = folder / "steps.json"
+    file.write_text('{"train_batch_size": 256, "gradient_accumulation_steps": 4}')
+    words = ("train", "llama2-7b", "--config", file, "--data")
+    assert document(*words, "8", *NODES)["plan"]["micro_batch"] == 8
+    assert "micro-batch 8: batch 256 / (data 8 x 4 micro" in run(*words, "8", *NODES).output
+    assert document(*words, "8", "--batch", "64", *NODES)["plan"]["micro_batch"] == 2
+    said = run(*words, "8", "--micro-batch", "2", *NODES).output
+    assert "note: batch / (data x micro-batch) counts, not the file's 4 microbatches" in said
+    wrong = run(*words, "3", *NODES)
+    assert wrong.exit_code == 2
+    assert "must be a multiple of data x microbatches of a step, 3 x 4" in wrong.output
+
+
 def test_train__says_what_it_took_and_what_it_did_not(folder: Path) -> None:
     done = run("train", folder / "config.json", "--config", folder / "ds.json", *NODES)
     for text in (

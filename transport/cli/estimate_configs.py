@@ -71,7 +71,7 @@ def configured(
         raise click.UsageError(str(error)) from None
     for file, one in read_files:
         _apply(file, one, given, only, found)
-    _accumulate([one for _, one in read_files], given)
+    _accumulate([one for _, one in read_files], given, found)
     if is_file(model):
         first, shape = read_files[0]
         if shape.model is None:
@@ -131,8 +131,27 @@ def _is_said(name: str) -> bool:
     return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
-def _accumulate(files: list[Given], given: dict[str, Any]) -> None:
-    """Sets the batch from the microbatches of a replica, unless a file or an option has it."""
-    steps = [one.accumulation for one in files if one.accumulation is not None]
-    if steps and "data" in given and given.get("batch") is None:
-        given["batch"] = given["data"] * given["micro_batch"] * steps[-1]
+def _accumulate(files: list[Given], given: dict[str, Any], found: Configured) -> None:
+    """Sets the batch or the micro-batch, whichever is not given, from microbatches of a replica."""
+    counted = [one for one in files if one.accumulation is not None]
+    if not counted or "data" not in given:
+        return
+    steps, replicas = counted[-1].accumulation or 1, given["data"]
+    if given.get("batch") is None:
+        given["batch"] = replicas * given["micro_batch"] * steps
+    elif "batch" in counted[-1].options:
+        if _is_said("micro_batch") or any("micro_batch" in one.options for one in files):
+            found.lines.append(
+                f"note: batch / (data x micro-batch) counts, not the file's {steps} microbatches"
+            )
+            return
+        if given["batch"] % (replicas * steps):
+            raise click.UsageError(
+                f"--batch: {given['batch']}: must be a multiple of data x microbatches of a step, "
+                f"{replicas} x {steps}: give --data, --batch or --micro-batch"
+            )
+        given["micro_batch"] = given["batch"] // replicas // steps
+        found.lines.append(
+            f"micro-batch {given['micro_batch']}: batch {given['batch']} / (data {replicas} x "
+            f"{steps} microbatches of a step)"
+        )

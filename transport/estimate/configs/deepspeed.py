@@ -62,7 +62,7 @@ def _batches(keys: Keys, options: dict[str, Any], notes: list[str]) -> int | Non
         return steps or 1
     options["batch"] = batch
     if micro is None:
-        return None
+        return steps
     each = micro * (steps or 1)
     if batch % each:
         raise ConfigError(

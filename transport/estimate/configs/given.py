@@ -26,8 +26,8 @@ class Given:
 
     form: of the file, for people. model: None: the file has none. options: parameters of
     `weft estimate train`, by their Python names, with the values that the file gives them.
-    accumulation: microbatches of a step in each data parallel replica. taken: key -> what it
-    became. unused: keys that change nothing.
+    accumulation: microbatches of a step in each data parallel replica; with a batch but without a
+    micro-batch it gives the latter. taken: key -> what it became. unused: keys that change nothing.
     """
 
     form: str
