@@ -40,6 +40,21 @@ def test_graph__groups_of_a_file(tmp_path: Path) -> None:
     assert not any("next to each other" in note for note in found["notes"])
 
 
+def test_graph__groups_of_a_file_must_fit_the_graph(tmp_path: Path) -> None:
+    """The graph has 4 ranks in group 1; nothing uses group 7."""
+    file = write(tmp_path, "step.txt", STEP)
+    small = write(tmp_path, "small.json", '{"1": [[0, 2], [1, 3]]}')
+    wrong = run(file, "--groups", small, *CLUSTER)
+    assert wrong.exit_code == 2
+    assert "group '1' has 4 ranks here and 2 in --groups: correct the file" in wrong.output
+    more = write(tmp_path, "more.json", '{"1": [[0, 2, 4, 6], [1, 3, 5, 7]], "7": [0, 1]}')
+    said = run(file, "--groups", more, *CLUSTER).output
+    assert "note: no collective uses these groups of --groups: '7'" in said
+    trace = write(tmp_path, "trace.0.et", chakra(*TRAINING))
+    named = write(tmp_path, "named.json", '{"0": [0, 1], "dp": [0, 1]}')
+    assert "no collective uses these groups of --groups: " in run(trace, "--groups", named).output
+
+
 def test_graph__a_trace_of_chakra(tmp_path: Path) -> None:
     file = write(tmp_path, "trace.0.et", chakra(*TRAINING))
     found = json.loads(run(file, "--devices", "8", *CLUSTER, "--json", "-").stdout)

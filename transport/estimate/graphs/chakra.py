@@ -214,7 +214,7 @@ class _Builder:
         return [1 + int(rank) for pair in pairs for rank in pair]
 
     def _notes(self) -> list[str]:
-        notes = list(self._members.notes)
+        notes = self._members.all_notes()
         if self._measured:
             notes.append(
                 f"computation of {self._measured:,} nodes takes as long as in the trace, whatever "

@@ -77,7 +77,7 @@ class _Builder:
             self._add(one)
         notes = [
             *self._text.notes,
-            *self._members.notes,
+            *self._members.all_notes(),
             "operations are taken as they stand in the graph: kernels that a compiler fuses "
             "move fewer bytes",
         ]

@@ -13,6 +13,7 @@ from transport.estimate.hlo.text import HloError
 FILE_BYTES_MAX = 16 << 20
 WORLD = "0"  # name of the default process group in PyTorch
 NAME_SHOWN_MAX = 40
+NAMES_SHOWN_MAX = 8
 
 
 class Members:
@@ -24,6 +25,7 @@ class Members:
     def __init__(self, devices: int | None = None, named: Mapping[str, Groups] | None = None):
         self._named = dict(named or {})
         self._sizes: dict[str, int] = {}
+        self._used: set[str] = set()
         self._given = devices
         self.notes: dict[str, None] = {}
         for name, groups in self._named.items():
@@ -44,7 +46,22 @@ class Members:
                 f"{where}: group {name[:NAME_SHOWN_MAX]!r} has {size} ranks here and "
                 f"{self._sizes[name]} elsewhere"
             )
+        listed = {len(group) for group in self._named.get(name, ())} - {size}
+        if listed:
+            raise HloError(
+                f"{where}: group {name[:NAME_SHOWN_MAX]!r} has {size} ranks here and "
+                f"{min(listed)} in --groups: correct the file"
+            )
         self._check(size, f"group {name[:NAME_SHOWN_MAX]!r}")
+
+    def all_notes(self) -> list[str]:
+        """What was assumed, and the groups of the file that nothing used."""
+        unused = [repr(name[:NAME_SHOWN_MAX]) for name in self._named if name not in self._used]
+        if not unused:
+            return list(self.notes)
+        more = ", ..." * (len(unused) > NAMES_SHOWN_MAX)
+        names = ", ".join(unused[:NAMES_SHOWN_MAX]) + more
+        return [*self.notes, f"no collective uses these groups of --groups: {names}"]
 
     def _check(self, least: int, what: str) -> None:
         if self._given is not None and least > self._given:
@@ -55,6 +72,7 @@ class Members:
         return _text(self._groups(name, where))
 
     def _groups(self, name: str, where: str) -> Groups:
+        self._used.add(name)
         if name in self._named:
             return self._named[name]
         shown, devices = repr(name[:NAME_SHOWN_MAX]), self.devices
