@@ -189,6 +189,48 @@ torchrun pretrain_gpt.py ${MODEL_ARGS[@]} --bf16 train
     assert found.notes[0].startswith("1 of 2 layers have no experts")
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "TP=${TP:-4}; PP=2",
+        "TP=4 PP=2",
+        "export TP=4 PP=2",
+        "TP=2\nTP=$((TP * 3 - 2)) && PP=$((TP/2))",
+        "if true; then TP=4; PP=2; fi",
+        "TP=4 PP=2 torchrun x",
+    ],
+)
+def test_megatron__all_assignments_of_a_line(tmp_path: Path, lines: str) -> None:
+    found = given(tmp_path, SCRIPT.replace("TP=8\nPP=2", lines), "run.sh")
+    assert (found.options["tensor"], found.options["pipeline"]) == (4, 2)
+    assert not any("variables" in note or "branch" in note for note in found.notes)
+
+
+def test_megatron__layers_by_a_sum(tmp_path: Path) -> None:
+    text = "L=12\nL=$((L+12))\n" + SCRIPT.replace("--num-layers 80", "--num-layers $L")
+    text = text.replace("--num-layers-per-virtual-pipeline-stage 10", "")
+    assert model(tmp_path, text, name="run.sh").layers == 24
+
+
+@pytest.mark.parametrize("wrong", ["9**9**9", "1/0", "L+", "-" * 150, "1" * 190 + "x", "L " * 500])
+def test_megatron__other_arithmetic_is_left_out(tmp_path: Path, wrong: str) -> None:
+    text = f"L=12\nL=$(({wrong}))\n" + SCRIPT.replace("--num-layers 80", "--num-layers $L")
+    with pytest.raises(ConfigError, match="does not set the variables of --num-layers"):
+        given(tmp_path, text, "run.sh")
+
+
+def test_megatron__a_value_of_branches_is_noted(tmp_path: Path) -> None:
+    lines = "if [ $BIG ]; then\n  TP=8\nelse\n  TP=4\nfi\nPP=1\nPP=2"
+    found = given(tmp_path, SCRIPT.replace("TP=8\nPP=2", lines), "run.sh")
+    notes = [note for note in found.notes if "branch" in note]
+    assert notes == ["TP depends on a branch of the script (8, 4): 4, the last one, counts"]
+
+
+def test_megatron__what_counts_where_a_variable_is_not_set(tmp_path: Path) -> None:
+    found = given(tmp_path, SCRIPT.replace("TP=8\n", ""), "run.sh")
+    assert "not in the file, so options or their defaults: --tensor (default: 1)" in found.notes
+
+
 def test_megatron__yaml_and_what_it_prints_at_start_say_the_same(tmp_path: Path) -> None:
     yaml = """
 MODEL_ARGS:

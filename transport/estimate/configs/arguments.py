@@ -5,9 +5,12 @@ Values stay text; of a script, variables that it sets itself are replaced.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from math import prod
+from collections.abc import Callable, Iterator
 
+ARITHMETIC_MAX = 200  # characters
 DEPTH_MAX = 8  # of variables that stand for variables
 ON, OFF = "true", "false"
 _PRINTED = re.compile(r"^\s*(\w+) \.{2,} ?(.*)$", re.M)
@@ -15,11 +18,28 @@ _LINE = re.compile(
     r"^[ \t]*(?:- )?(?:--)?([A-Za-z][\w-]*):[ \t]*([^\n#]*?)[ \t]*(?:#[^\n]*)?$", re.M
 )
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
-_SET = re.compile(
-    r"^[ \t]*(?:export[ \t]+|local[ \t]+)?([A-Za-z_]\w*)="
-    r"""(?:\$\(\(([^()\n]*)\)\)|"([^"\n]*)"|'([^'\n]*)'|([^\s;#"'(]*))""",
+_ONE_SET = (
+    r"([A-Za-z_]\w*)="
+    r"""(?:\$\(\(([^()\n]*)\)\)|"([^"\n]*)"|'([^'\n]*)'|([^\s;#"'(]*))"""
+)
+_SET = re.compile(_ONE_SET)
+# Assignments next to each other, where a command may begin.
+_SETS = re.compile(
+    r"(?:^|[;&]|\b(?:then|else|do|export|local|readonly)\b)[ \t]*"
+    r"(?:(?:export|local|readonly)[ \t]+)?"
+    rf"({_ONE_SET}(?:[ \t]+{_ONE_SET})*)",
     re.M,
 )
+_BRANCH = re.compile(r"(?:^|;)[ \t]*(?:(if|case)|(fi|esac))\b", re.M)
+_NAME = re.compile(r"(?<![\w${])[A-Za-z_]\w*")
+_NUMBERS = re.compile(r"[0-9\s+*/%-]{1,200}")
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 _WORD = re.compile(r"""[^\s"'();|&<>\\]+""")
 _OPENED = re.compile(r"""[ \t]+['"(]*|[ \t]*\n[ \t]*""")
 _ARGUMENT = re.compile(r"--([A-Za-z][\w-]*)(?:=(.*))?")
@@ -40,11 +60,46 @@ def arguments_of(text: str, is_yaml: bool) -> dict[str, str]:
     return _of_script(text)
 
 
-def _of_script(text: str) -> dict[str, str]:
-    text = _COMMENT.sub("", text.replace("\\\n", " "))
+def branches_of(text: str) -> dict[str, list[str]]:
+    """Variable of a script -> its different numbers, of which a branch decides; the last counts."""
+    text = _script(text)
+    found: dict[str, list[str]] = {}
+    branched: set[str] = set()
+    for name, value, at in _assigned(text):
+        if value.isdecimal():
+            values = found.setdefault(name, [])
+            values[:] = [*(one for one in values if one != value), value]
+        if at:
+            branched.add(name)
+    return {
+        name: values
+        for name, values in found.items()
+        if name in branched and len(values) > 1 and re.search(rf"\$\{{?{name}\b", text)
+    }
+
+
+def _script(text: str) -> str:
+    return _COMMENT.sub("", text.replace("\\\n", " "))
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Each assignment: the variable, its value, and whether it is in a branch of if or case."""
     known: dict[str, str] = {}
-    for name, product, *values in _SET.findall(text):
-        known[name] = _product(product, known) if product else _replaced(max(values), known)
+    marks = list(_BRANCH.finditer(text))
+    seen = depth = 0
+    for run in _SETS.finditer(text):
+        while seen < len(marks) and marks[seen].start() < run.start(1):
+            depth = max(depth + (1 if marks[seen][1] else -1), 0)
+            seen += 1
+        for name, sum_of, *values in _SET.findall(run[1]):
+            value = _computed(sum_of, known) if sum_of else _replaced(max(values), known)
+            known[name] = value
+            yield name, value, depth > 0
+
+
+def _of_script(text: str) -> dict[str, str]:
+    text = _script(text)
+    known = {name: value for name, value, _ in _assigned(text)}
     found: dict[str, str] = {}
     words = list(_WORD.finditer(text))
     for at, word in enumerate(words):
@@ -81,10 +136,22 @@ def _replaced(text: str, known: dict[str, str]) -> str:
     return text
 
 
-def _product(text: str, known: dict[str, str]) -> str:
-    """The value of $((A * B)); other arithmetic stays as it is."""
-    factors = [one.strip() for one in text.split("*")]
-    values = [_replaced(one if one[:1] == "$" else known.get(one, one), known) for one in factors]
-    if all(one.isdecimal() and len(one) < 10 for one in values):
-        return str(prod(map(int, values)))
+def _computed(text: str, known: dict[str, str]) -> str:
+    """The value of $((A * B + 2)) of whole numbers; other arithmetic stays as it is."""
+    if len(text) > ARITHMETIC_MAX:
+        return f"$(({text}))"
+    numbers = _replaced(_NAME.sub(lambda match: known.get(match[0], match[0]), text), known)
+    if _NUMBERS.fullmatch(numbers):
+        try:
+            return str(_value(ast.parse(numbers.strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ArithmeticError):
+            pass
     return f"$(({text}))"
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError("no sum, difference, product or quotient")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from transport.estimate.configs.arguments import OFF, ON, arguments_of
+from transport.estimate.configs.arguments import OFF, ON, arguments_of, branches_of
 from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, shown
 from transport.estimate.configs.layers import (
     Experts,
@@ -68,6 +68,15 @@ def of_megatron(text: str, is_yaml: bool, sizes: Sizes, has_model: bool) -> Give
     _plan(args, options, (model.layers if model is not None else layers) or 0, notes)
     if unset := _unset(keys, variables):
         notes.append(unset.removeprefix("; "))
+        defaults = [f"--{_option(one)}" for one, name in DEGREES.items() if name in variables]
+        if defaults:
+            notes.append(f"not in the file, so options or their defaults: {', '.join(defaults)}")
+    if not is_yaml:
+        notes += [
+            f"{name} depends on a branch of the script ({', '.join(values[:8])}): {values[-1]}, "
+            "the last one, counts"
+            for name, values in branches_of(text).items()
+        ]
     return Given("Megatron-LM", model, options, None, keys.taken, keys.unused, tuple(notes))
 
 
@@ -102,6 +111,12 @@ def _unset(keys: Keys, variables: dict[str, str]) -> str:
         if keys.is_asked(name.replace("_", "-"))
     ]
     return f"; the script does not set the variables of {', '.join(named)}" if named else ""
+
+
+def _option(name: str) -> str:
+    """An option and the value that it has if nobody gives it."""
+    default = "a microbatch for each stage of each replica" if name == "batch" else "1"
+    return f"{name.replace('_', '-')} (default: {default})"
 
 
 def _spelled(name: str) -> str:
