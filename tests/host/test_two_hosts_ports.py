@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,13 @@ def told(lab: Lab, *more: str, **variables: str) -> dict[str, dict[str, Any]]:
     return found_by(said, errors)
 
 
+def names_range(text: str, how: str, first: int, last: int) -> bool:
+    """Whether ports of a range are named as blocked. Some of them may be in use by the test itself
+    and not tried, so that a part of the range is named."""
+    found = re.findall(rf"(\d+)(?:-(\d+))? blocked \({re.escape(how)}", text)
+    return any(first <= int(low) <= int(high or low) <= last for low, high in found)
+
+
 @pytest.mark.namespaces
 def test_all_ports__blocked_ranges_are_named_with_direction_and_kind(lab: Lab) -> None:
     """One host drops, the other one rejects; either is seen from both ends."""
@@ -52,14 +60,17 @@ def test_all_ports__blocked_ranges_are_named_with_direction_and_kind(lab: Lab) -
         said = " ".join(server.communicate(timeout=PATIENCE_S)[0].split())
     udp, tcp = found["every UDP port"], found["every TCP port"]
     assert (udp["state"], tcp["state"]) == ("BROKEN", "BROKEN")
-    assert "; 20100-20199 blocked (dropped without an error) from here to there" in udp["found"]
-    rejected = f"; 23000-23003 blocked (rejected by {lab.address('host0')} with an error)"
-    assert f"{rejected} from there to here" in udp["found"], udp
+    dropped, refused = (
+        "dropped without an error",
+        f"rejected by {lab.address('host0')} with an error",
+    )
+    assert names_range(udp["found"], f"{dropped}) from here to there", 20100, 20199), udp
+    assert names_range(udp["found"], f"{refused}) from there to here", 23000, 23003), udp
     assert "let all UDP ports 20000-24095 pass from this host to the other host" in udp["remedy"]
-    assert "; 7130-7133 blocked (dropped without an error) from here to there" in tcp["found"], tcp
-    assert "; 7140 blocked (rejected with an error) from there to here" in tcp["found"], tcp
+    assert names_range(tcp["found"], f"{dropped}) from here to there", 7130, 7133), tcp
+    assert names_range(tcp["found"], "rejected with an error) from there to here", 7140, 7140), tcp
     assert "UDP ports" not in found  # that some were not tried
-    assert "20100-20199 blocked (dropped without an error) from there to here" in said, said
+    assert names_range(said, f"{dropped}) from there to here", 20100, 20199), said
     assert "let all UDP ports 20000-24095 pass from this host to the other host" in said
 
 
