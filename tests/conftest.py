@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.environment import OVER_THE_NETWORK
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -23,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Also for programs that tests start (bench/lib/built.py).
     os.environ["CMAKE_BINARY_DIR"] = str(Path(config.getoption("--build-tree")).resolve())
+    for name, value in OVER_THE_NETWORK.items():
+        os.environ.setdefault(name, value)
     # readline, which pytest imports, sets the width of a terminal for all children, but not in
     # os.environ; commands that tests start would take it as that of their tables.
     with suppress(ImportError):

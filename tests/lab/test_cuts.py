@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, reason_to_skip, unique
 from tests.sample import sampled
 from tests.waiting import PATIENCE_S, until
@@ -104,7 +105,7 @@ class Pair:
         self.processes.append(self._start(lab, "host0", CLIENT, lab.address("host1")))
 
     def _start(self, lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        clean = clean_environment()
         own = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"}
         own["WEFT_LOG_LEVEL"] = "info"
         with (self.log if words else Path(os.devnull)).open("w") as log:

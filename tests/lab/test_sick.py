@@ -19,6 +19,7 @@ import pytest
 
 from bench.lib.wire import ADDRESSES, DEVICE, Wire
 from bench.wan import CASES, HEALTHY
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, reason_to_skip, unique
 from tests.sample import sampled
 from transport.lab import namespace
@@ -66,7 +67,7 @@ def rights() -> None:
 @contextmanager
 def transfer(wire: Wire) -> Iterator[subprocess.Popen[str]]:
     """Yields the sender after its fourth message; then checks that each message arrived once."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")} | KNOBS
+    clean = clean_environment() | KNOBS
     words = [str(MESSAGES), str(MESSAGE_BYTES), ADDRESSES[1]]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     given = {**pipes, "cwd": ROOT, "env": clean}

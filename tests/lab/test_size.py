@@ -1,6 +1,5 @@
 """Tests transfers while long packets are dropped: on one path or all, in one direction or both."""
 
-import os
 import subprocess
 import sys
 import time
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, reason_to_skip, unique
 from tests.sample import sampled
 from tests.waiting import PATIENCE_S
@@ -68,7 +68,7 @@ class Transfers:
         self.client = self.start("host0", CLIENT, lab.address("host1"))
 
     def start(self, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        clean = clean_environment()
         return self.lab.popen(
             host,
             [sys.executable, "-c", script, *words],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.support import PATIENCE_S, ROOT, child, line, running
+from tests.environment import clean_environment
 from transport.live import Facts, Reading
 from transport.telemetry import Page, PeerRow, Row
 
@@ -108,7 +109,7 @@ def connected(
     """An echoing process, and one of a module of tests.live that has a connection to it."""
     settings: dict[str, Any] = {"WEFT_TELEMETRY": str(where), "WEFT_PATHS": "4", **variables}
     with running(child("echo", **settings)) as echo:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        clean = clean_environment()
         partner = subprocess.Popen(
             [sys.executable, "-m", f"tests.live.{module}", line(echo)],
             cwd=ROOT,
@@ -126,7 +127,7 @@ def connected(
 @contextmanager
 def ring(where: Path, *, ranks: int, slow: int) -> Iterator[subprocess.Popen[str]]:
     """A ring of traced processes; while the file `slow` is in the folder, one of them is late."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     settings = {"WEFT_TRACE": str(where / "traces"), "WEFT_TELEMETRY": str(where)}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.live.ring", str(where), str(ranks), str(slow)],

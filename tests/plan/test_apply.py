@@ -1,7 +1,6 @@
 """Tests that a job's paths take the ports of its plan, and that a wrong plan leaves it running."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, grown, reason_to_skip, unique, weft
 from tests.waiting import PATIENCE_S
 from transport.lab import Lab, LabModel
@@ -61,7 +61,7 @@ def assigned(routes: Path, out: Path, *options: str) -> None:
 
 def move(lab: Lab, **settings: str) -> str:
     """Sends all messages from host0 to host1; returns what both processes log."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(PATHS)} | settings
     pipe = subprocess.PIPE
     server = lab.popen(

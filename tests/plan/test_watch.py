@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, reason_to_skip, unique, weft
 from tests.live.support import page, peer
 from tests.plan.support import clos
@@ -173,7 +174,7 @@ def command(*words: str) -> list[str]:
 
 def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
     """by_itself: the job follows the weights without a control loop."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": "8"}
     clean |= {"WEFT_PLAN": str(folder / "plan.json"), "WEFT_PORT_BASE": "20000"}
     clean |= {"PYTHONPATH": str(ROOT), "WEFT_TELEMETRY": str(folder)}

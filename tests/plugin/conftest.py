@@ -1,11 +1,12 @@
 """Fixtures for tests of the plugin: they run the host program, which stands for NCCL."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.environment import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
@@ -53,7 +54,7 @@ def play(build_tree: Path) -> Play:
         library: Path, version: int, processes: int, scenario: str, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         host = built(build_tree / "weft_plugin_host")
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        clean = clean_environment()
         defaults = {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1"}
         done = subprocess.run(
             [str(host), str(library), str(version), str(processes), scenario],

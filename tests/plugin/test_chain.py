@@ -1,13 +1,13 @@
 """Tests a profiler that is chained behind weft's with WEFT_PROFILER_CHAIN."""
 
 import json
-import os
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from transport.trace import read_segment
 
 from .conftest import PATIENCE_S, built
@@ -31,7 +31,7 @@ def chained(build_tree: Path) -> Path:
 def profile(
     host: Path, plugin: Path, version: int, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     return subprocess.run(
         [str(host), str(plugin), str(version)],
         env=clean | variables,

@@ -1,6 +1,5 @@
 """Tests the profiler interface, versions 1 to 7, with a host program that profiles as NCCL does."""
 
-import os
 import random
 import subprocess
 from collections import Counter
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import in_order, until
 from transport.trace import Record, Segment, TraceError, read_segment
 
@@ -23,7 +23,7 @@ def host(build_tree: Path) -> Path:
 
 
 def profile(host: Path, library: Path, version: int, **variables: str) -> int:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     return subprocess.run(
         [str(host), str(library), str(version)],
         env=clean | variables,
@@ -146,7 +146,7 @@ def open_operations(folder: Path) -> list[tuple[object, object]]:
 def test_profiler__a_killed_process_leaves_the_open_operation(
     host: Path, plugin: Path, tmp_path: Path
 ) -> None:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     with subprocess.Popen(
         [str(host), str(plugin), "5"], env=clean | {"WEFT_TRACE": str(tmp_path), "HOST_DIES": "1"}
     ) as process:
@@ -161,7 +161,7 @@ def test_profiler__a_killed_process_leaves_the_open_operation(
 def test_profiler__a_trace_that_cannot_be_written_is_said_and_stops_nothing(
     host: Path, plugin: Path
 ) -> None:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     done = subprocess.run(
         [str(host), str(plugin), "5"],
         env=clean | {"WEFT_TRACE": "/nowhere/deeper"},

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.environment import clean_environment
+
 from .conftest import PATIENCE_S, Play
 
 ALL_GATHER, ALL_REDUCE = 2, 4
@@ -81,7 +83,7 @@ def chosen(library: str, version: str, calls: list[list[int]]) -> dict[str, Any]
 
 
 def run(plugin: Path, version: int, calls: list[list[int]], **variables: str) -> dict[str, Any]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     words = [sys.executable, "-m", "tests.plugin.test_tuner", str(plugin), str(version)]
     done = subprocess.run(
         [*words, json.dumps(calls)],

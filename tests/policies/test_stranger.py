@@ -6,7 +6,6 @@ pip installs the package from examples/write_a_policy into a temporary folder.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S
 
 pytest.importorskip("numba")
@@ -52,7 +52,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = {"PYTHONPATH": f"{folder / 'site'}:{ROOT}", "XDG_CACHE_HOME": str(folder / "cache")}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    clean = clean_environment()
     return clean | found
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, unique
 from tests.processes.node import DESCRIPTORS_MORE
 from tests.waiting import PATIENCE_S, until
@@ -51,7 +52,7 @@ class Process:
     """A node process and its events."""
 
     def __init__(self, lab: Lab, host: int) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+        clean = clean_environment()
         self.host = host
         self.child: subprocess.Popen[str] = lab.popen(
             f"host{host}",

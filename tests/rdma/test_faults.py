@@ -17,6 +17,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.environment import clean_environment
 from tests.rdma.conftest import restore_links
 from tests.rdma.pair import PATIENCE_S, paired
 from transport import Endpoint
@@ -138,7 +139,7 @@ def test_faults__a_device_goes_when_its_last_user_does(second_ports: None) -> No
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__a_peer_that_is_killed(mode: str) -> None:
     knobs = {"datapath": "verbs", "rdma": f"mode={mode}", "engines": "1"}
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {f"WEFT_{name.upper()}": value for name, value in knobs.items()}
     with (
         Endpoint(rdma_devices="rxea", peer_timeout=TIMEOUT, **knobs) as endpoint,

@@ -16,6 +16,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.environment import clean_environment
 from tests.rdma.conftest import restore_links
 from tests.rdma.transfer import exchange
 
@@ -41,7 +42,7 @@ with Endpoint() as here, Endpoint() as there:
 def attempt(
     datapath: str, prefix: Sequence[str] = (), **knobs: str
 ) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {"WEFT_DATAPATH": datapath, "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
     # Sockets must use lo, because packets from the interface va to its own address do not arrive.
     clean |= {"WEFT_INTERFACES": "lo"}

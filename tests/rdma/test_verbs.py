@@ -14,6 +14,7 @@ import pytest
 if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
+from tests.environment import clean_environment
 from tests.rdma.conftest import Netem, dropped_packets
 from tests.rdma.transfer import exchange
 
@@ -98,7 +99,7 @@ def test_verbs__direct__late_writes_change_nothing(netem: Netem, mode: str) -> N
 @pytest.mark.parametrize("version", ["8", "12"])
 def test_plugin__over_queue_pairs(version: str, placement: str) -> None:
     tree = ROOT / "build" / "release"
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
     clean |= {"WEFT_RDMA": f"placement={placement}"}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.environment import clean_environment
 from transport.endpoint.knobs import merged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,7 +191,7 @@ def exchange(
     **knobs: str,
 ) -> Outcome:
     """Sends `count` messages of up to `most` bytes from rxeb to rxea, with knobs for each end."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA": f"mode={mode},slots=1024"}
     clean = merged(clean, {"WEFT_ENGINES": "1", "WEFT_PATHS": "16", "WEFT_RTO": RTO}, knobs)
     words = [str(count), str(most), str(seed)]

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.environment import OVER_THE_NETWORK
+
 ROOTS = Path(os.environ.get("WEFT_TEST_ROOTS") or Path(__file__).parents[2] / "build" / "roots")
 # Release -> packages beside the base system, and the mirror.
 DEBIAN = "http://deb.debian.org/debian"
@@ -53,7 +55,7 @@ def run(root: Path, *words: str, **variables: str) -> subprocess.CompletedProces
     inner = f'{mounts} exec chroot {root} "$@"'
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", inner, "sh", *words],
-        env=clean | variables,
+        env=clean | OVER_THE_NETWORK | variables,
         capture_output=True,
         text=True,
         check=False,

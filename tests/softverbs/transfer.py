@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.built import TREE
+from tests.environment import clean_environment
 from tests.softverbs.arrays import ARRAYS
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from transport.endpoint.knobs import merged
@@ -146,7 +147,7 @@ def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather
 
 
 def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "SOFTVERBS_"))}
+    clean = clean_environment("SOFTVERBS_")
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": str(LIBRARY), "WEFT_ENGINES": "1"}
     clean |= {"WEFT_PATHS": "4", "WEFT_RDMA": "slots=512", "WEFT_LOG_LEVEL": "error"}
     return subprocess.Popen(

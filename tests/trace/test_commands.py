@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S
 from transport import native
 from transport.cli import invoke
@@ -23,7 +24,7 @@ from .writer import Process, channel, communicator, operation, rank_of
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from transport.cli import main; main()", "trace"]
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+CLEAN = clean_environment("NCCL_")
 CLEAN["PYTHONPATH"] = str(ROOT)
 
 

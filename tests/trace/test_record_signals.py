@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S, until
 from transport import native
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The grace is longer than any test takes, or as weft has it.
 PATIENT = "from transport.cli import child, main; child.GRACE_S = 1e6; main()"
 USUAL = "from transport.cli import main; main()"
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+CLEAN = clean_environment("NCCL_")
 CLEAN["PYTHONPATH"] = str(ROOT)
 # Counts SIGINT, and ends with status 5 at the second one.
 AT_THE_SECOND = "trap 'echo hit >> hits; n=$((n+1)); [ $n -lt 2 ] || exit 5' INT; "
