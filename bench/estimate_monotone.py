@@ -15,7 +15,7 @@ COLUMNS = ("relation", "checks", "equal", "anomalies", "violations", "worst")
 NOTES = [
     "equal: neither value was larger; worst: by how much a value was larger that should not be",
     f"anomalies: of steps whose tasks slow each other, by at most {percent(ANOMALY_MAX)}, or "
-    f"{percent(HIDDEN_MAX)} with communication that is hidden in parts",
+    f"{percent(HIDDEN_MAX)} where communication in parts is compared with none",
 ]
 SHOWN_MAX = 5  # violations that are printed whole
 

@@ -42,9 +42,10 @@ ROUNDING = 1e-9  # relative difference that counts as equal
 # becomes faster can then begin beside one that the step waits for, and make the step longer
 # (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17(2), 1969).
 ANOMALY_MAX = 0.05
-# Communication that is hidden in parts (overlap, overlap_context) is not counted at the NIC; its
-# exposed rest is. So where faster computation hides less of it, it slows others more.
+# Communication that runs in parts beside computation (overlap, overlap_context) meets other
+# operations at the NIC that it would not meet after it, and the step may wait for these.
 HIDDEN_MAX = 0.15
+OVERLAPS = ("step: overlap of tensor parallelism", "step: overlap of context parallelism")
 
 
 @dataclass(frozen=True)
@@ -423,15 +424,25 @@ def _is_plain(plan: Plan) -> bool:
 def _recomputes() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Pairs of neighbours in RECOMPUTES: what the first does not run again, the second does."""
     levels = list(RECOMPUTES.items())
-    none = {"recompute": False, "selective": "", "kept": None}
+    none = {"recompute": False, "selective": "", "kept": None, "offload": False}
     for (first, less), (second, more) in pairwise(levels):
         yield f"{second} after {first}", none | less, none | more
 
 
+def _has_copies(plan: Plan) -> bool:
+    """Whether more copies of experts need no communicator that fewer do not need."""
+    return not plan.places_experts or plan.group("copies").ranks > 1
+
+
 def splits(plan: Plan) -> bool:
     """Whether more data parallel GPUs need no communicators that fewer do not need."""
-    has_copies = plan.expert == 1 or plan.group("copies").ranks > 1
-    return plan.data > 1 and has_copies and (not plan.shard or plan.group("replicas").ranks > 1)
+    has_replicas = not plan.shard or plan.group("replicas").ranks > 1
+    return plan.data > 1 and _has_copies(plan) and has_replicas
+
+
+def _splits_context(plan: Plan) -> bool:
+    """The same of more context parallel GPUs."""
+    return plan.context > 1 and plan.shard == 0 and _has_copies(plan)
 
 
 def _keeps_matrix(plan: Plan) -> bool:
@@ -476,7 +487,7 @@ RELATIONS: dict[str, tuple[int, Relation]] = {
     ),
     "memory: more context parallel GPUs": (
         20,
-        scaled("context", memory_bytes, False, lambda plan: plan.context > 1 and plan.shard == 0),
+        scaled("context", memory_bytes, False, _splits_context),
     ),
     "memory: larger microbatches": (30, scaled("micro_batch", memory_bytes, grows=True)),
     "memory: more layers": (15, memory_of_model("layers")),
@@ -515,8 +526,7 @@ def bound_of(name: str, case: Any) -> float:
     steps = [one.step for one in drawn if isinstance(one, Training)]
     if not any(_slows(step) for step in steps):
         return ROUNDING
-    hides = any(step.plan.overlap or step.plan.overlap_context for step in steps)
-    return HIDDEN_MAX if hides else ANOMALY_MAX
+    return HIDDEN_MAX if name in OVERLAPS else ANOMALY_MAX
 
 
 def _slows(step: Step) -> bool:

@@ -13,6 +13,7 @@ from transport.estimate.gpus import Gpu, gpu, names as gpu_names
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Network, NetworkError, Slowdown, links, of_links
 from transport.estimate.plan import (
+    ADAM_BYTES,
     DTYPES,
     FRAMEWORKS,
     RECOMPUTES,
@@ -176,7 +177,10 @@ def _training(chance: random.Random, fixed: dict[str, Any]) -> Training | None:
     device = gpu(chance.choice(GPUS))
     if "fp8" not in dict(device.facts.dense):
         drawn["dtype"] = "bf16"
-    plan = Plan(**(drawn | fixed))
+    drawn |= fixed
+    if drawn["zero"] not in (1, 2):  # nothing is gathered beside the next forward pass
+        drawn["overlap_gather"] = False
+    plan = Plan(**drawn)
     times = chance.choice((1, 2, 4)) * plan.pipeline
     plan = replace(plan, global_batch=plan.data * plan.micro_batch * times)
     found = Training(shape, plan, device, net)
@@ -202,6 +206,11 @@ def _degrees(shape: Model) -> dict[str, Sequence[Any]]:
         "schedule": ("1f1b", *SCHEDULES),
         "overlap": (True, False),
         "overlap_context": (True, False),
+        "overlap_gather": (True, False),
         "framework": FRAMEWORKS,
         "dtype": DTYPES,
+        "optimizer_bytes": (ADAM_BYTES, 4),
+        "offload": (False, False, True),
+        "sum_once": (False, True),
+        "expert_tensor": (0, 0, 1, 2) if shape.experts > 1 else (0,),
     }

@@ -124,4 +124,5 @@ def planned_links(file: Path) -> tuple[tuple[str, ...], ...]:
 def clean_environment(paths: int) -> dict[str, str]:
     """This process's environment without weft's settings, but with those of the bench."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    return clean | {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(paths)}
+    own = {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(paths)}
+    return clean | own | {"WEFT_LOCAL": "off"}

@@ -17,14 +17,20 @@ from transport.estimate.step import Step
 from transport.estimate.torus import parsed
 
 GRADIENT_BYTES = 4
+# Parameters whose gradients NeMo and Megatron Bridge reduce at once: comm_overlap.py of both, which
+# also gathers parameters beside the forward pass.
+NEMO_BUCKET = 128 << 20
 # Notes in `assumed` on what is recomputed: a part of the layers, or the operations with it.
 EVERY_SECOND = "every second layer is recomputed"
 HARDWARE = re.compile(r"HFU : MFU of the source ([0-9.]+) : ([0-9.]+)")
 OPERATIONS = "github.com/pytorch/torchtitan"  # whose other selective recomputation is of operators
-# NVIDIA's runs on Hopper overlap tensor parallel communication: README.md of Megatron-LM at
-# f2e5db4, and question 1 in that of dgxc-benchmarking, whose logs have Transformer Engine's
-# userbuffers.
+# NVIDIA's runs on Hopper overlap tensor parallel communication, and that of data parallel ranks
+# with both passes: README.md of Megatron-LM at f2e5db4, and question 1 in that of
+# dgxc-benchmarking, whose logs have Transformer Engine's userbuffers.
 NVIDIA = "github.com/NVIDIA"
+NEMO = ("github.com/NVIDIA/NeMo", "github.com/NVIDIA/dgxc", "github.com/NVIDIA-NeMo")
+BRIDGE = "Megatron-Bridge"
+DUALPIPE = "DeepSeek-AI"  # whose run has this schedule (arXiv 2412.19437, section 3.2.1)
 
 # Accelerator and chips of a slice -> its shape (docs.cloud.google.com/tpu/docs: v4, v5e, v5p, v6e).
 SLICES = {
@@ -72,7 +78,9 @@ def plan_of(one: PublishedRun) -> Plan:
     # Gradients of JAX have the type of their products until they are summed.
     is_tpu = one.generation == "TPU"
     is_operators = one.recompute == "selective" and share is None and kept is None
-    is_pytorch = one.zero in (3, None) and not is_tpu
+    # FSDP is PyTorch's, but that of Megatron Bridge; all else runs in Megatron-LM or its relatives,
+    # with fused kernels.
+    is_pytorch = one.zero in (3, None) and not is_tpu and not one.publisher.endswith(BRIDGE)
     framework = "pytorch" if is_pytorch else "megatron"
     plan = Plan(
         data=one.data,
@@ -82,6 +90,7 @@ def plan_of(one: PublishedRun) -> Plan:
         expert=one.expert,
         context=one.context,
         zero=3 if one.zero is None else one.zero,
+        schedule="dualpipe" if one.publisher == DUALPIPE else "1f1b",
         shard=one.gpus_per_node // one.tensor if one.zero is None else 0,
         micro_batch=one.micro_batch,
         global_batch=one.global_batch,
@@ -91,18 +100,30 @@ def plan_of(one: PublishedRun) -> Plan:
         flash=one.flash,
         # MaxText splits activations between tensor parallel parts (activation_embed in base.yml).
         sequence=one.sequence_parallel or (is_tpu and one.tensor > 1),
-        # FSDP is PyTorch's; all else runs in Megatron-LM or its relatives, with fused kernels. XLA
-        # decomposes operations beside products (Wang et al., ASPLOS 2023, on TPU v4).
+        # XLA decomposes operations beside products (Wang et al., ASPLOS 2023, on TPU v4).
         overlap=one.tensor > 1 and ((nvidia and one.sequence_parallel) or is_tpu),
         framework=framework,
         dtype="fp8" if one.dtype == "fp8" else "bf16",
         kept=kept,
+        bucket_bytes=Plan.bucket_bytes if is_pytorch or is_tpu else GRADIENT_BYTES * bucket_of(one),
+        overlap_gather=nvidia and one.zero in (1, 2) and one.data > 1,
     )
     try:
         plan.check(one.model)
     except PlanError as error:
         raise NotExpressibleError(str(error)) from None
     return plan
+
+
+def bucket_of(one: PublishedRun) -> int:
+    """Parameters whose gradients Megatron reduces at once.
+
+    Megatron-Core (megatron/core/distributed, distributed_data_parallel.py) has more of them for
+    more data parallel ranks. Older versions, which reduce all at the end, are taken as that, too.
+    """
+    if one.publisher.startswith(NEMO):
+        return NEMO_BUCKET
+    return max(40_000_000, 1_000_000 * one.data * one.context)
 
 
 def kept_of(one: PublishedRun) -> tuple[str, ...] | None:

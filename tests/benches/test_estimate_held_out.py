@@ -12,7 +12,6 @@ from tests.benches.test_published_runs import only
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"gpu": "gb300"}, "no GPU gb300"),
         ({"dtype": "fp4"}, "fp4: only 16 bits, and FP8"),
         ({"recompute": "selective"}, "recomputes some operations"),
         ({"between": "pigeons"}, "no link pigeons"),

@@ -9,6 +9,7 @@ from bench.estimate_monotone import counted
 from bench.lib.monotone import (
     ANOMALY_MAX,
     HIDDEN_MAX,
+    OVERLAPS,
     RELATIONS,
     ROUNDING,
     SEARCHES,
@@ -65,7 +66,9 @@ def test_bound__is_that_of_anomalies_only_if_tasks_of_a_step_slow_each_other() -
     slowed = replace(alone, network=replace(network, slowdown=Slowdown(1.5, 1.0)))
     assert bound_of(name, (slowed, plan)) == ANOMALY_MAX
     hides = replace(shares, plan=replace(shares.plan, overlap=True))
-    assert bound_of(name, (shares, hides)) == HIDDEN_MAX
+    assert bound_of(name, (shares, hides)) == ANOMALY_MAX
+    assert bound_of(OVERLAPS[0], (shares, hides)) == HIDDEN_MAX
+    assert set(OVERLAPS) <= set(RELATIONS)
     assert bound_of("memory: more layers", (shares, {})) == ROUNDING
     assert bound_of(SEARCHES[0], (alone, alone)) == ANOMALY_MAX
     assert set(SEARCHES) <= set(RELATIONS)

@@ -115,3 +115,61 @@ dimensions={0}, use_global_device_ids=true, to_apply=%add
 }
 """,
 )
+
+# What XLA for TPUs makes of a gather beside a product, and of a sum of which each device keeps a
+# slice: a chain of three fusions on one channel, and one fusion of an all-reduce.
+CHAIN = program(
+    """\
+  %w = bf16[512,4096]{1,0} parameter(0)
+  %x = bf16[4096,4096]{1,0} parameter(1)
+  %start = (bf16[512,4096]{1,0}, bf16[4096,4096]{1,0}, u32[]) fusion(%w), kind=kCustom, calls=%begin
+  %part = bf16[512,4096]{1,0} get-tuple-element(%start), index=0
+  %whole = bf16[4096,4096]{1,0} get-tuple-element(%start), index=1
+  %beside = (bf16[4096,4096]{1,0}, bf16[4096,4096]{1,0}) fusion(%part, %whole, %x), kind=kOutput, \
+calls=%middle
+  %product = bf16[4096,4096]{1,0} get-tuple-element(%beside), index=0
+  %passed = bf16[4096,4096]{1,0} get-tuple-element(%beside), index=1
+  %done = bf16[4096,4096]{1,0} fusion(%part, %passed), kind=kCustom, calls=%end
+  %scattered = bf16[512,4096]{1,0} fusion(%product), kind=kCustom, calls=%all-reduce-scatter
+  ROOT %out = (bf16[4096,4096]{1,0}, bf16[512,4096]{1,0}) tuple(%done, %scattered)""",
+    before=ADD
+    + """
+%begin (p: bf16[512,4096]) -> (bf16[512,4096], bf16[4096,4096], u32[]) {
+  %p = bf16[512,4096]{1,0} parameter(0)
+  %gather.1 = bf16[4096,4096]{1,0} all-gather(%p), channel_id=7, \
+replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, use_global_device_ids=true
+  ROOT %call.1 = (bf16[512,4096]{1,0}, bf16[4096,4096]{1,0}, u32[]) custom-call(%gather.1), \
+custom_call_target="AsyncCollectiveStart"
+}
+
+%middle (p.1: bf16[512,4096], q.1: bf16[4096,4096], x.1: bf16[4096,4096]) -> \
+(bf16[4096,4096], bf16[4096,4096]) {
+  %p.1 = bf16[512,4096]{1,0} parameter(0)
+  %q.1 = bf16[4096,4096]{1,0} parameter(1)
+  %x.1 = bf16[4096,4096]{1,0} parameter(2)
+  %gather.2 = bf16[4096,4096]{1,0} all-gather(%p.1), channel_id=7, \
+replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, use_global_device_ids=true
+  %dot.1 = bf16[4096,4096]{1,0} dot(%x.1, %x.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %both = (bf16[4096,4096]{1,0}, bf16[4096,4096]{1,0}) tuple(%dot.1, %q.1)
+}
+
+%end (p.2: bf16[512,4096], q.2: bf16[4096,4096]) -> bf16[4096,4096] {
+  %p.2 = bf16[512,4096]{1,0} parameter(0)
+  %q.2 = bf16[4096,4096]{1,0} parameter(1)
+  %gather.3 = bf16[4096,4096]{1,0} all-gather(%p.2), channel_id=7, \
+replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, use_global_device_ids=true
+  ROOT %call.3 = bf16[4096,4096]{1,0} custom-call(%q.2, %gather.3), \
+custom_call_target="AsyncCollectiveDone"
+}
+
+%all-reduce-scatter (s: bf16[4096,4096]) -> bf16[512,4096] {
+  %s = bf16[4096,4096]{1,0} parameter(0)
+  %reduced = bf16[4096,4096]{1,0} all-reduce(%s), channel_id=9, \
+replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=%add
+  %at = u32[] partition-id()
+  %zero = u32[] constant(0)
+  ROOT %slice = bf16[512,4096]{1,0} dynamic-slice(%reduced, %at, %zero), \
+dynamic_slice_sizes={512,4096}
+}
+""",
+)

@@ -69,3 +69,58 @@ def test_arguments__bad_values_are_errors_in_words(
     (tmp_path / "empty").touch()
     for value in (*VALUES, "text", "bytes", "empty", "."):
         assert fails_in_words((name, value)) is None
+
+
+# Each option or argument of a file, as FILE.
+FILES = (
+    ("train", "FILE"),
+    ("train", "gpt2", "--config", "FILE"),
+    ("train", "gpt2", "--gpus-file", "FILE"),
+    ("train", "gpt2", "--links-file", "FILE"),
+    ("train", "gpt2", "--network", "FILE"),
+    ("train", "gpt2", "--computation", "FILE"),
+    ("plan", "FILE", "--gpus", "8", "--batch", "8"),
+    ("tolerate", "FILE", "--gpus", "8"),
+    ("simulate", "FILE"),
+    ("compare", "8 x a100", "--gpus-file", "FILE"),
+    ("collective", "all_reduce", "--ranks", "8", "--network", "FILE"),
+    ("hlo", "FILE"),
+    ("graph", "FILE"),
+    ("tune", "FILE", "-o", "tuned.txt"),
+    ("calibrate", "FILE", "-o", "mine.toml"),
+    ("check", "FILE", "--network", "FILE"),
+    ("overlap", "FILE"),
+)
+BROKEN = {
+    "cut.json": b'{"model_type": "llama", "rows": [1, 2',
+    "types.json": b'{"model_type": 5, "rows": {}, "traceEvents": 1, "schema": "x", "nodes": 7}',
+    "list.json": b"[1]",
+    "empty.json": b"",
+    "cut.toml": b"[model\nname =",
+    "types.toml": b"between = 5\n[links]\nname = 3\n",
+    "empty.toml": b"",
+    "bytes.json": bytes(range(256)),
+    "zeros.json": bytes(1 << 16),
+    "large.json": b"",  # 300 MiB, without blocks on the disk
+    "folder.json": b"",
+}
+
+
+@pytest.mark.parametrize("words", FILES, ids=" ".join)
+def test_files__errors_name_the_file(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, data in BROKEN.items():
+        if name == "folder.json":
+            Path(name).mkdir()
+            continue
+        Path(name).write_bytes(data)
+        if name == "large.json":
+            os.truncate(name, 300 << 20)
+    for name in BROKEN:
+        given = [one.replace("FILE", name) for one in words]
+        done = CliRunner().invoke(weft, ["estimate", *given])
+        assert isinstance(done.exception, SystemExit), (name, done.exception)
+        assert done.exit_code
+        assert name in done.output.split("Error", 1)[1], (name, done.output)

@@ -1,6 +1,7 @@
 """Tests `weft estimate` as users call it."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -31,6 +32,26 @@ def test_collective__prints_a_row_for_each_size_and_number_of_ranks() -> None:
         ["64", "1", "MB"],
     ]
     assert "note: not calibrated" in done.output
+
+
+def test_collective__has_ranges_and_says_what_ethernet_is() -> None:
+    words = ("collective", "all_reduce", "64KiB", "--ranks", "16", "--inside", "nvlink4")
+    found = {}
+    for link in ("infiniband-400", "ethernet-400"):
+        done = run(*words, "--between", link)
+        assert "8 of 10 published AllReduces would be inside" in done.output
+        assert ("RoCE v2" in done.output) == (link == "ethernet-400")
+        (found[link],) = json.loads(run(*words, "--between", link, "--json", "-").output)[
+            "estimates"
+        ]
+    # A call of LL between nodes takes 15 us more over RoCE, beside what trees wait for chunks.
+    more = found["ethernet-400"]["latency_ns"] - found["infiniband-400"]["latency_ns"]
+    assert 15_000 <= more <= 17_500
+    for one in found.values():
+        assert one["range"]["low_ns"] < one["time_ns"] < one["range"]["high_ns"]
+    assert "small operations over RoCE" in found["ethernet-400"]["range"]["wider"][0]
+    inside = run(*words[:3], "--ranks", "8", "--inside", "nvlink4").output
+    assert "RoCE v2" not in inside
 
 
 def test_collective__json_has_the_terms() -> None:
@@ -68,6 +89,60 @@ def test_train__json_and_picture(tmp_path: Path) -> None:
     }
     assert found["step_ns"] == pytest.approx(
         found["compute_ns"] + found["bubble_ns"] + found["exposed_ns"]
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llama3-8b", "--gpu", "h100", "--data", "8", "--zero", "3", "--inside", "nvlink4"),
+        ("llama2-7b", "--gpu", "tpu-v4", "--torus", "2x2x4", "--data", "16", "--zero", "3"),
+    ],
+)
+def test_train__a_run_by_hand(words: tuple[str, ...]) -> None:
+    more = ("--tokens", "1T", "--price", "2")
+    found = json.loads(run("train", *words, *more, "--json", "-").stdout)
+    sequence, plan = found["model"]["sequence"], found["plan"]
+    steps = math.ceil(1e12 / (plan["global_batch"] * sequence))
+    days = steps * found["step_ns"] / 86_400e9
+    assert found["days"] == pytest.approx(days)
+    assert found["gpu_hours"] == pytest.approx(24 * days * plan["data"])
+    assert found["cost"] == pytest.approx(48 * days * plan["data"])
+    printed = run("train", *words, *more).output
+    assert f"{days:,.1f} (" in printed
+    assert "cost is in the currency of --price" in printed
+    assert "GPU-hours" not in run("train", *words).output
+    assert "--price needs --tokens" in run("train", *words, "--price", "2").output
+
+
+def test_train__says_that_gpus_are_degrees() -> None:
+    done = run("train", "llama3-8b", "--gpus", "64")
+    assert done.exit_code == 2
+    assert "give --data, or let `weft estimate plan` search them" in done.output
+
+
+def test_train__says_why_exposed_is_more_than_in_all() -> None:
+    words = ("train", "mixtral-8x7b", "--data", "16", "--tensor", "2", "--expert", "8")
+    more = ("--sequence-parallel", "--inside", "nvlink4", "--gpu", "h100", "--batch", "64")
+    done = run(*words, *more)
+    assert "exposed is by how much the step would be shorter without it: more than" in done.output
+    assert "exposed is" not in run("train", "llama3-8b", "--zero", "3", "--data", "8").output
+
+
+def test_train__says_that_a_step_may_not_fit() -> None:
+    """85.34 of 85.52 GB: less is left than published peaks were above estimates."""
+    words = (
+        *("llama3-70b", "--gpu", "h100", "--batch", "8", "--zero", "3", "--data", "4"),
+        *("--recompute", "full", "--sequence-parallel", "--tensor", "4"),
+    )
+    done = run("train", *words)
+    assert done.exit_code == 0
+    assert "may not fit: a GPU has 85.52 GB, of which 0.21 % are left" in done.output
+    found = json.loads(run("train", *words, "--json", "-").stdout)
+    assert (found["fits"], found["fits_surely"]) == (True, False)
+    assert found["memory_high_bytes"] == pytest.approx(1.09 * found["memory_bytes"]["total"])
+    assert "fit" not in run("train", "llama3-8b", "--zero", "3", "--data", "64").output.replace(
+        "fitted", ""
     )
 
 
@@ -254,6 +329,14 @@ def test_train__compares_links() -> None:
     assert (slow[-1], fast[-1]) == ("%", "%")
     assert float(slow[-2]) > float(fast[-2])
     assert "no link x" in run(*LLAMA, "--compare", "x").output
+
+
+def test_help__says_what_counts_without_inside() -> None:
+    """`plan` takes the link of the GPU's profile, the others none."""
+    for name in ("train", "plan", "tolerate", "simulate", "collective", "hlo", "graph"):
+        said = " ".join(run(name, "--help").output.split())
+        assert ("every GPU is a node of its own" in said) == (name != "plan"), name
+        assert ("Default: that of the GPU's profile." in said) == (name == "plan"), name
 
 
 FILE_OPTIONS = (

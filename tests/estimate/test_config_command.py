@@ -12,6 +12,8 @@ from transport.cli import weft
 from transport.estimate.models import PRESETS
 
 NODES = ("--inside", "nvlink4")
+# Few microbatches, so that the schedule takes little time.
+SMALL = SCRIPT.replace("-size 512", "-size 32").replace("--num-layers-per-virtual", "--other")
 
 
 def run(*words: str | Path) -> Result:
@@ -55,6 +57,52 @@ def test_train__a_script_of_megatron(folder: Path) -> None:
     assert (one["step_ns"], one["plan"]) == (other["step_ns"], other["plan"])
 
 
+def test_plan__takes_a_folder_of_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "gpt2"):
+        Path(name).mkdir()
+        Path(name, "config.json").write_text(json.dumps(LLAMA2 | {"num_hidden_layers": 4}))
+    words = ("--gpus", "8", "--batch", "16", "--gpu", "h100-sxm")
+    assert document("plan", "mine", *words)["model"]["layers"] == 4
+    assert document("plan", "mine", *words)["gpu"] == "h100"
+    assert document("plan", "gpt2", *words)["model"]["layers"] == 12  # a preset has the name
+
+
+def test_train__nodes_of_a_script_have_the_link_of_their_gpus(folder: Path) -> None:
+    """A script says how many GPUs a node has; options count first."""
+    (folder / "pretrain.sh").write_text(SMALL)
+    words = ("train", folder / "pretrain.sh", "--gpu", "h100")
+    done = run(*words)
+    assert "pretrain.sh: nodes have 8 GPUs, linked by nvlink4: --inside changes it" in done.output
+    assert "framework: megatron" in done.output
+    assert document(*words)["step_ns"] == document(*words, *NODES)["step_ns"]
+    other = run(*words, "--inside", "pcie5", "--oversubscription", "2", "--nics-per-node", "4")
+    assert "linked by" not in other.output
+    assert (
+        "network: pcie5 and ethernet-400; NICs of a node: 4; oversubscription 2, 16" in other.output
+    )
+    assert "every GPU alone in its node" in run("train", "llama2-7b", "--data", "8").output
+
+
+def test_train__replicas_are_what_other_degrees_leave_of_the_gpus(folder: Path) -> None:
+    """128 GPUs: 8 x 2 share a replica, or 4 x 2 with --tensor 4."""
+    (folder / "pretrain.sh").write_text(SMALL)
+    words = ("train", folder / "pretrain.sh", *NODES)
+    said = "data 8: 128 GPUs of pretrain.sh / (tensor 8 x pipeline 2 x context 1)"
+    assert said in run(*words).output
+    assert document(*words, "--tensor", "4")["plan"]["data"] == 16
+    plan = document(*words, "--tensor", "4", "--data", "4")["plan"]
+    assert (plan["data"], plan["tensor"]) == (4, 4)
+    (folder / "pretrain.sh").write_text(SMALL.replace("PP=2", "PP=5"))
+    wrong = run(*words)
+    assert wrong.exit_code == 2
+    assert "128 GPUs are no multiple of tensor 8 x pipeline 5 x context 1, 40" in wrong.output
+    assert document(*words, "--pipeline", "4")["plan"]["data"] == 4
+    assert document(*words, "--data", "4")["plan"]["data"] == 4
+
+
 def test_train__torchtitan_sets_the_batch_of_all_replicas(folder: Path) -> None:
     found = document("train", folder / "titan.toml", *NODES)
     assert (found["plan"]["data"], found["plan"]["global_batch"]) == (32, 64)
@@ -70,6 +118,14 @@ def test_train__options_override_files(folder: Path) -> None:
     assert said in done.output
     found = document("train", folder / "config.json", "--layers", "2", "--sequence", "128")
     assert (found["model"]["layers"], found["model"]["sequence"]) == (2, 128)
+
+
+def test_train__options_that_say_the_same_as_a_file_are_not_named(folder: Path) -> None:
+    files = (folder / "config.json", "--config", folder / "ds.json")
+    same = ("--zero", "3", "--bucket", "1 GB", "--micro-batch", "2")
+    assert "options count" not in run("train", *files, *NODES, *same).output
+    said = run("train", *files, *NODES, *same, "--data", "32").output
+    assert "options count instead: --data 32 (the file has 64)\n" in said
 
 
 def test_train__options_unset_what_a_file_sets(folder: Path) -> None:
@@ -93,6 +149,32 @@ def test_train__microbatches_of_a_step_give_the_micro_batch(folder: Path) -> Non
     assert "must be a multiple of data x microbatches of a step, 3 x 4" in wrong.output
 
 
+@pytest.mark.parametrize("name", ["titan.toml", "pretrain.sh"])
+def test_train__fp8_of_a_file(folder: Path, name: str) -> None:
+    """H100s have a rate in FP8, A100s have none; --dtype counts before the file."""
+    file = folder / name
+    text = SMALL if name == "pretrain.sh" else TITAN
+    text = text.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]')
+    file.write_text(text.replace("--bf16", "--bf16 --fp8-format hybrid"))
+    words = ("train", file, *NODES, "--gpu")
+    assert document(*words, "h100")["plan"]["dtype"] == "fp8"
+    assert "16 bits" not in run(*words, "h100").output
+    assert document(*words, "h100", "--dtype", "bf16")["plan"]["dtype"] == "bf16"
+    assert document(*words, "a100-80")["plan"]["dtype"] == "bf16"
+    said = run(*words, "a100-80", "--dtype", "bf16").output
+    assert "--dtype bf16 (the file has fp8)" in said
+    assert "16 bits" not in said
+    assert "dense.fp8" in run(*words, "a100-80", "--dtype", "fp8").output
+    said = run(*words, "a100-80").output
+    assert f"note: {name}: FP8 is estimated as 16 bits: the profile of " in said
+    assert run(*words, "nothing").exit_code == 2
+    few = ("--gpus", "64", "--layers", "8", "--gpu")
+    more = run("tolerate", file, *NODES, *few, "a100-80", "--link", "ethernet-400").output
+    assert f"note: {name}: FP8 is estimated as 16 bits" in more
+    found = document("plan", file, *few, "h100", "--batch", "64", "--limit", "10")
+    assert found["plans"][0]["plan"]["dtype"] == "fp8"
+
+
 def test_train__says_what_it_took_and_what_it_did_not(folder: Path) -> None:
     done = run("train", folder / "config.json", "--config", folder / "ds.json", *NODES)
     for text in (
@@ -114,7 +196,7 @@ def test_plan__takes_batch_and_precision_and_searches_the_rest(folder: Path) -> 
     done = run(*words, *more)
     assert "ds.json: not what this command takes: --zero 3" in done.output
     tokens = document(*words, *more, "--batch-tokens", "64k")
-    assert tokens["global_batch"] == 8  # 64,000 tokens are 15 sequences; 8 divide well
+    assert tokens["global_batch"] == 16  # 64,000 tokens are 15.6 sequences
 
 
 def test_simulate__takes_files_too(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_preset__deepseek_by_hand() -> None:
     expert, mlp, ends = 3 * 7_168 * 2_048, 3 * 7_168 * 18_432, 2 * 129_280 * 7_168
     assert model.parameters == 61 * model.attention + 58 * 257 * expert + 3 * mlp + ends
     four = resized(model, {"layers": 4})
-    assert four.parameters == 4 * (model.attention + 256 * expert) + ends
+    assert four.parameters == 4 * (model.attention + 257 * expert) + ends
     assert resized(model, {"sequence": 8}).parameters == model.parameters
 
 
@@ -138,7 +138,7 @@ def test_huggingface__bad_values(tmp_path: Path, change: dict[str, Any], says: s
     with pytest.raises(ConfigError) as caught:
         given(tmp_path, LLAMA2 | change)
     assert says in str(caught.value)
-    assert str(caught.value).startswith("config.json: ")
+    assert str(caught.value).startswith(f"{tmp_path}/config.json: ")
 
 
 def test_megatron__a_script(tmp_path: Path) -> None:
@@ -163,7 +163,15 @@ def test_megatron__a_script(tmp_path: Path) -> None:
         "gradient_bytes": 4,
     }
     assert "--lr" in found.unused
-    assert found.notes == ("128 GPUs / 16 = 8 data parallel replicas",)
+    assert (found.notes, found.gpus) == ((), 128)
+
+
+def test_megatron__sizes_of_options_are_not_taken_from_the_file(tmp_path: Path) -> None:
+    found = given(tmp_path, SCRIPT, "pretrain.sh", sizes={"layers": 40, "hidden": 4_096})
+    assert found.model is not None
+    assert (found.model.layers, found.model.hidden, found.options["interleave"]) == (40, 4_096, 2)
+    assert {"num-layers", "hidden-size"}.isdisjoint(found.taken)
+    assert {"--num-layers", "--hidden-size"} <= set(found.unused)
 
 
 def test_megatron__flags_at_the_end_of_a_list_have_no_value(tmp_path: Path) -> None:
@@ -196,7 +204,6 @@ torchrun pretrain_gpt.py ${MODEL_ARGS[@]} --bf16 train
         "TP=4 PP=2",
         "export TP=4 PP=2",
         "TP=2\nTP=$((TP * 3 - 2)) && PP=$((TP/2))",
-        "if true; then TP=4; PP=2; fi",
         "TP=4 PP=2 torchrun x",
     ],
 )
@@ -204,6 +211,31 @@ def test_megatron__all_assignments_of_a_line(tmp_path: Path, lines: str) -> None
     found = given(tmp_path, SCRIPT.replace("TP=8\nPP=2", lines), "run.sh")
     assert (found.options["tensor"], found.options["pipeline"]) == (4, 2)
     assert not any("variables" in note or "branch" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each", "options", "says"),
+    [
+        ("1:4", "8", {"data": 2, "gpus_per_node": 8}, "--nnodes 1:4: 4 nodes, the most, count"),
+        ("4", "gpu", {}, "--nproc-per-node gpu: how many a node has is not in the file"),
+        ("4", "auto", {}, "the number of GPUs is not in the file: --data"),
+    ],
+)
+def test_megatron__words_and_ranges_of_torchrun(
+    tmp_path: Path, nodes: str, each: str, options: dict[str, int], says: str
+) -> None:
+    text = SCRIPT.replace("--nnodes $NNODES", f"--nnodes={nodes}")
+    text = text.replace("--nproc_per_node $GPUS_PER_NODE", f"--nproc-per-node={each}")
+    found = given(tmp_path, text, "run.sh")
+    launched = {key: found.options.get(key) for key in ("data", "gpus_per_node")}
+    assert {key: one for key, one in launched.items() if one} == options
+    assert any(note.startswith(says) for note in found.notes)
+
+
+@pytest.mark.parametrize("wrong", ["4:1", "0:4", "1:4:8", "some"])
+def test_megatron__wrong_nodes(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"run.sh: --nnodes: '?{wrong}"):
+        given(tmp_path, SCRIPT.replace("--nnodes $NNODES", f"--nnodes={wrong}"), "run.sh")
 
 
 def test_megatron__layers_by_a_sum(tmp_path: Path) -> None:
@@ -219,11 +251,59 @@ def test_megatron__other_arithmetic_is_left_out(tmp_path: Path, wrong: str) -> N
         given(tmp_path, text, "run.sh")
 
 
-def test_megatron__a_value_of_branches_is_noted(tmp_path: Path) -> None:
-    lines = "if [ $BIG ]; then\n  TP=8\nelse\n  TP=4\nfi\nPP=1\nPP=2"
+LAST = "of several values in the script the last one counts: "
+ALL = "only in branches of the script, which all count: "
+
+
+@pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        ("if [ $X ]; then\nTP=8\nelse\nTP=4\nfi\nPP=2", f"{LAST}TP 8 (line 6), 4 (line 8)"),
+        ("case $X in\n  8) TP=8;;\n  *) TP=4;;\nesac\nPP=2", f"{LAST}TP 8 (line 6), 4 (line 7)"),
+        ('[ "$X" ] && TP=8 || TP=4\nPP=2', f"{LAST}TP 8 (line 5), 4 (line 5)"),
+        ("TP=8\ntest $X && TP=4\nPP=2", f"{LAST}TP 8 (line 5), 4 (line 6)"),
+        ("TP=8\nif [ $X ]; then\nTP=4\nfi\nPP=2", f"{LAST}TP 8 (line 5), 4 (line 7)"),
+        ("if [ $X ]; then TP=4; PP=2; fi", f"{ALL}TP 4 (line 5); PP 2 (line 5)"),
+    ],
+)
+def test_megatron__variables_that_branches_decide_are_noted(
+    tmp_path: Path, lines: str, note: str
+) -> None:
     found = given(tmp_path, SCRIPT.replace("TP=8\nPP=2", lines), "run.sh")
-    notes = [note for note in found.notes if "branch" in note]
-    assert notes == ["TP depends on a branch of the script (8, 4): 4, the last one, counts"]
+    assert (found.options["tensor"], found.options["pipeline"]) == (4, 2)
+    assert [one for one in found.notes if "script" in one] == [note]
+
+
+def test_megatron__arguments_that_branches_decide_are_noted(tmp_path: Path) -> None:
+    """Lines are those of the file, also below comments and continued lines."""
+    script = """#!/bin/bash
+# if [ $A ]; then
+if [[ $SIZE == 7b ]]; then
+  SIZE="--num-layers 32 --hidden-size 4096 \\
+    --num-attention-heads 32 --lr 1"
+elif [[ $SIZE == 13b ]]; then
+  SIZE="--num-layers 40 --hidden-size 5120 --num-attention-heads 32 --lr 2"
+fi
+RECOMPUTE=full
+[ $SMALL ] && RECOMPUTE=selective
+if [ $FP8 ]; then MORE="--fp8-format hybrid --swiglu"; fi
+torchrun pretrain.py $SIZE $MORE --seq-length 2048 --vocab-size 32000 --micro-batch-size 1 \\
+  --recompute-granularity $RECOMPUTE
+python evaluate.py --micro-batch-size 8
+"""
+    found = given(tmp_path, script, "run.sh")
+    assert found.notes[-2:] == (
+        f"{LAST}--num-layers 32 (line 4), 40 (line 7); --hidden-size 4096 (line 4), 5120 (line 7); "
+        "--micro-batch-size 1 (line 12), 8 (line 14); RECOMPUTE full (line 9), selective (line 10)",
+        f"{ALL}--num-attention-heads 32 (line 7); --fp8-format hybrid (line 11); "
+        "--swiglu (line 11)",
+    )
+    assert found.options["recompute"] == "selective"
+
+
+def test_megatron__a_variable_that_is_set_again_is_not_noted(tmp_path: Path) -> None:
+    found = given(tmp_path, SCRIPT.replace("TP=8\n", "TP=4\nTP=8\nLR=1&&PP=1\nPP=2\n"), "run.sh")
+    assert (found.notes, found.gpus) == ((), 128)
 
 
 def test_megatron__what_counts_where_a_variable_is_not_set(tmp_path: Path) -> None:
@@ -281,6 +361,15 @@ def test_megatron__gated_width_and_latent_attention_with_dense_layers(tmp_path: 
     assert model(tmp_path, small, name="args.txt", sizes={"vocabulary": 10}).ffn == 2_688
 
 
+def test_megatron__gathers_beside_the_forward_pass(tmp_path: Path) -> None:
+    """Without the distributed optimizer there is nothing to gather."""
+    for optimizer, overlaps in (("--use-distributed-optimizer", True), ("", False)):
+        more = f"{optimizer} --overlap-param-gather"
+        text = SCRIPT.replace("--use-distributed-optimizer", more)
+        options = given(tmp_path, text, "pretrain.sh").options
+        assert options.get("overlap_gather", False) == overlaps
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -288,7 +377,6 @@ def test_megatron__gated_width_and_latent_attention_with_dense_layers(tmp_path: 
         (("--num-layers 80", "--num-layers $LAYERS"), "variables of --num-layers ($LAYERS)"),
         (("--vocab-size 128256", ""), "without --padded-vocab-size: add it, or give --vocabulary"),
         (("--hidden-size 8192", "--hidden-size big"), "--hidden-size: 'big' is no whole number"),
-        (("PP=2", "PP=3"), "128 GPUs are no multiple of tensor x pipeline x context, 24"),
         (("-stage 10", "-stage 7"), "80 layers of 2 stages cannot be split so"),
         (("--bf16", "--bf16 --optimizer-cpu-offload"), "--optimizer-cpu-offload is not estimated"),
         (("--num-layers 80", "--num-layers 99999999999999999999"), "is no whole number"),
@@ -334,9 +422,76 @@ def test_torchtitan__pipelines_and_the_rest_of_the_gpus(tmp_path: Path) -> None:
     assert (found.options["micro_batch"], found.accumulation) == (1, 2)
 
 
-def test_torchtitan__float8_is_not_estimated(tmp_path: Path) -> None:
-    text = TITAN.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]')
-    assert given(tmp_path, text, "a.toml").notes == ("float8 is estimated as 16 bits",)
+def interleaved(**more: object) -> str:
+    """torchtitan's file of 32 layers on 4 stages."""
+    keys = {
+        "pipeline_parallel_degree": 4,
+        "pipeline_parallel_schedule": "Interleaved1F1B",
+        **{f"pipeline_parallel_{name}": value for name, value in more.items()},
+    }
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    return TITAN.replace("tensor_parallel_degree = 2", lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "chunks"),
+    [
+        ({"layers_per_stage": 3}, 3),  # 34 layers with the ends: 12 chunks
+        ({"layers_per_stage": 4, "first_stage_less_layers": 0, "last_stage_less_layers": 0}, 2),
+    ],
+)
+def test_torchtitan__layers_of_a_stage(tmp_path: Path, more: dict[str, int], chunks: int) -> None:
+    found = given(tmp_path, interleaved(**more), "a.toml")
+    assert found.options["interleave"] == chunks
+    assert not any("chunks" in note for note in found.notes)
+    assert not any("stage" in key for key in found.unused)
+
+
+def test_torchtitan__layers_of_a_stage_that_are_not_used(tmp_path: Path) -> None:
+    name = "parallelism.pipeline_parallel_layers_per_stage"
+    text = interleaved(layers_per_stage=3)
+    found = given(tmp_path, text, "a.toml", has_model=True)
+    said = f"{name} 3 is not used, as the layers of the model are not in it: --interleave"
+    assert said in found.notes
+    assert found.options["interleave"] == 2
+    single = given(tmp_path, text.replace("Interleaved1F1B", "1F1B"), "a.toml")
+    assert f"{name} 3 is not used, as stages have one chunk: --interleave" in single.notes
+    with pytest.raises(ConfigError, match="5: 7 chunks cannot be split among 4 stages"):
+        given(tmp_path, interleaved(layers_per_stage=5), "a.toml")
+
+
+@pytest.mark.parametrize("name", ["float8", "quantize.linear.float8", "quantize.linear.mx"])
+def test_torchtitan__converters_to_fp8(tmp_path: Path, name: str) -> None:
+    text = TITAN.replace('flavor = "8B"', f'flavor = "8B"\nconverters = ["{name}"]')
+    assert given(tmp_path, text, "a.toml").options["dtype"] == "fp8"
+    assert "dtype" not in given(tmp_path, text.replace(name, "other"), "a.toml").options
+    experts = given(tmp_path, text.replace(name, "quantize.grouped_mm.float8"), "a.toml")
+    assert "FP8 in all linear parts" in experts.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "dtype"),
+    [
+        ("--fp8-format hybrid", "fp8"),
+        ("--fp8-hybrid", "fp8"),
+        ("--fp8-format none", None),
+        ("--fp4-format e2m1", "fp8"),
+        ("--no-fp8-wgrad", None),
+    ],
+)
+def test_megatron__fp8(tmp_path: Path, option: str, dtype: str | None) -> None:
+    found = given(tmp_path, SCRIPT.replace("--bf16", f"--bf16 {option}"), "a.sh")
+    assert found.options.get("dtype") == dtype
+    is_noted = "FP4 has no estimate: it is taken as FP8" in found.notes
+    assert is_noted == ("fp4" in option)
+    yaml = "num_layers: 2\nfp8: false\n"
+    assert "dtype" not in given(tmp_path, yaml, "a.yaml", has_model=True).options
+
+
+def test_deepspeed__ms_amp_is_fp8(tmp_path: Path) -> None:
+    found = given(tmp_path, DEEPSPEED | {"msamp": {"enabled": True}}, "ds.json")
+    assert found.options["dtype"] == "fp8"
+    assert any("MS-AMP" in note for note in found.notes)
 
 
 def test_torchtitan__unknown_flavors_need_a_model(tmp_path: Path) -> None:
@@ -401,7 +556,8 @@ def test_deepspeed__bad_values(tmp_path: Path, change: dict[str, Any], says: str
         ("a.toml", "[model", "is no TOML"),
         ("a.toml", "[other]\nx = 1", "has no section"),
         ("a.sh", "echo hello", "has no argument of Megatron-LM"),
-        ("a.sh", "", "has no argument of Megatron-LM"),
+        ("a.sh", "", "is empty: give one of config.json of Hugging Face"),
+        ("a.json", " ", "is empty: give one of"),
     ],
 )
 def test_files__bad_ones(tmp_path: Path, name: str, content: str, says: str) -> None:
@@ -416,8 +572,11 @@ def test_files__no_text_too_large_and_missing(tmp_path: Path) -> None:
         file.write_bytes(data)
         with pytest.raises(ConfigError, match=says):
             read(file, {})
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/none.json: cannot be read"):
         read(tmp_path / "none.json", {})
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/model: the folder has no config.json"):
+        read(tmp_path / "model", {})
 
 
 def test_files__a_folder_stands_for_its_configuration(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_file__of_one_accelerator_or_added_to_the_shipped_ones(tmp_path: Path) -
         (GOOD.replace("64e9", "{}"), "mine.memory_bytes: expected a number, not a table"),
         (GOOD.replace("{ bf16 = 400, fp8 = 800 }", "400"), "mine.dense: expected a table such as"),
         (GOOD + "sms = 1.5", "mine.sms: expected a whole number, not the number 1.5"),
-        (GOOD + 'generation = "hoper"', "known are a100, hopper, tpu; did you mean hopper?"),
+        (GOOD + 'generation = "hoper"', "hopper, blackwell, tpu; did you mean hopper?"),
         (GOOD + "array = 0", "mine.array: 0: must be 1 to 4096"),
         (GOOD.replace('source = "our cloud", ', ""), "mine.price.source: missing"),
         (GOOD + "#" * FILE_BYTES_MAX, "it is larger than 1 MiB"),

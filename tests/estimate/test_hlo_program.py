@@ -416,7 +416,16 @@ def test_program__notes() -> None:
     narrow = LAYERS.replace("bf16[4096,4096]{1,0} parameter", "f8e4m3fn[4096,4096]{1,0} parameter")
     assert any("100 % of FLOPs are of 8 bits" in note for note in of(narrow).notes)
     promoted = LAYERS.replace("%add ", "%add_promoted ").replace("=%add\n", "=%add_promoted\n")
-    assert any("promoted" in note for note in of(promoted).notes)
+    assert any("compiled for the CPU" in note for note in of(promoted).notes)
+    assert not any("compiled for the CPU" in note for note in of(LAYERS).notes)
+    partitioned = LAYERS.replace(
+        "rhs_contracting_dims={0}\n",
+        'rhs_contracting_dims={0}, backend_config={"outer_dimension_partitions":["2"]}\n',
+    )
+    assert partitioned != LAYERS
+    (note,) = (one for one in of(partitioned).notes if "CPU" in one)
+    assert "reduce-scatters" in note
+    assert "get_topology_desc" in note
 
 
 def test_program__without_collectives(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ def test_products__experts_have_fewer_tokens() -> None:
     *_, down = layer_products(model, Plan(data=4, expert=4))
     # Each of the GPU's 2 experts has the 2 x 2,048 / 8 tokens of 4 GPUs.
     assert down == Product(2_048, 1_024, 4_096, 2)
+    # Two GPUs that have half of the tokens each, and whole experts.
+    *_, down = layer_products(model, Plan(data=4, tensor=2, expert=4, expert_tensor=1))
+    assert down == Product(1_024, 1_024, 4_096, 2)
+    *_, down = layer_products(model, Plan(data=4, tensor=2, expert=4))
+    assert down == Product(2_048, 1_024, 2_048, 2)
 
 
 def test_attention__a_causal_mask_halves_it() -> None:
@@ -242,11 +247,26 @@ def test_fp8__with_one_efficiency_only_linear_parts_are_faster() -> None:
     assert sixteen.forward_ns - eight.forward_ns == pytest.approx(saved_ns)
 
 
+def test_fp8__share_of_the_peak_is_that_of_the_generation() -> None:
+    fitted = replace(FP8_GPU, fitted=replace(FP8_GPU.kernels, fp8=1.1))
+    product = Product(256, 128, 1 << 20)
+    ratio = product_ns(product, FP8_GPU, 2, is_fp8=True) / product_ns(product, fitted, 2, True)
+    assert ratio == pytest.approx(1.1, rel=1e-6)
+    assert range_of(1.0, MODEL, Plan(dtype="fp8"), fitted).wider == ()
+
+
+def test_attention__takes_the_width_of_its_heads() -> None:
+    wide = replace(MODEL, width=3 * MODEL.hidden)
+    plain, other = (attention_ns(one, Plan(), GPU) for one in (MODEL, wide))
+    assert other == pytest.approx([3 * ns for ns in plain])
+    assert wide.head_size == 3 * MODEL.head_size
+    assert wide.layer_flops(1.0) > MODEL.layer_flops(1.0)
+
+
 def test_fp8__needs_a_rate_in_the_profile() -> None:
     with pytest.raises(PlanError, match="dtype: fp8: the profile of test has no rate in FP8"):
         of_gpu(MODEL, Plan(dtype="fp8"), GPU)
     assert "no runs in FP8 were fitted" in range_of(1.0, MODEL, Plan(dtype="fp8"), FP8_GPU).wider
-    assert "dtype" in Plan(dtype="fp8").unchecked()
 
 
 def test_attention__compiled_models_have_that_of_pytorch() -> None:

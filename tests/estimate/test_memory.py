@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 
+from bench.lib.published_plans import plan_of
+from bench.lib.published_runs import SETS, PublishedRun, read
 from transport.estimate.activations import (
     kept_activations,
     layer_activations,
     repeated_passes,
 )
+from transport.estimate.gpus import gpu
 from transport.estimate.memory import UNUSED_SHARE, memory_of
 from transport.estimate.models import PRESETS, Model
 from transport.estimate.pipelines import in_flight
-from transport.estimate.plan import REMATS, Plan
+from transport.estimate.plan import ADAM_BYTES, REMATS, Plan
 
 GIB = 1 << 30
 SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
@@ -52,11 +55,11 @@ def test_layer__activations_of_gpt_are_those_of_korthikanti(plan: Plan, expected
         (Plan(micro_batch=2, recompute=True), 2),
         (Plan(micro_batch=2, tensor=4, recompute=True), 2),
         (Plan(micro_batch=2, tensor=4, sequence=True, recompute=True), 2 / 4),
-        # MaxText: the layer's input 2, queries, keys and values 6; with attention's and the MLP's
-        # last products 2 and 2, and its first one 8.
+        # MaxText: the layer's input 2, queries, keys and values 6; with attention's last product 2
+        # and the MLP's first one 8. Its last one is not needed in backward.
         (Plan(micro_batch=2, kept=()), 2),
         (Plan(micro_batch=2, kept=REMATS["maxtext-save_qkv_proj"]), 8),
-        (Plan(micro_batch=2, tensor=2, kept=REMATS["maxtext-minimal"]), 6 + 6 / 2 + 8 / 2),
+        (Plan(micro_batch=2, tensor=2, kept=REMATS["maxtext-minimal"]), 4 + 6 / 2 + 8 / 2),
         # Of operators: the layer's input 2, keys, values and queries 6, attention 2, MLP 2 x 4.
         (Plan(micro_batch=2, selective="operators"), 18),
     ],
@@ -343,3 +346,48 @@ def test_fp8__transformer_engine_keeps_two_copies_of_linear_parameters() -> None
     assert eight.gradients == sixteen.gradients
     whole, cast = (memory_of(model, Plan(dtype=one)) for one in ("bf16", "fp8"))
     assert whole == cast  # PyTorch casts parameters for each product
+
+
+def test_memory__first_layers_without_experts_have_an_mlp() -> None:
+    """Both stages have two layers; of the first stage, one has an MLP instead of experts."""
+    model = Model("moe", 4, 64, 4, 32, 64, 64, experts=8, active=2, dense=1, dense_ffn=96)
+    attention, experts, mlp, ends = 4 * 64**2, 8 * 2 * 64 * 32, 2 * 64 * 96, 64 * 64
+    assert model.parameters == 4 * attention + 3 * experts + mlp + 2 * ends
+    assert memory_of(model, Plan()).parameters == 2 * model.parameters
+    stages = replace(model, dense=3)
+    found = memory_of(stages, Plan(pipeline=2, global_batch=2)).parameters
+    assert found == 2 * (2 * attention + experts + mlp + ends)  # that of the second stage
+
+
+TPU_RUNS = [one for name in SETS for one in read(SETS[name]) if one.generation == "TPU"]
+
+
+@pytest.mark.parametrize("run", TPU_RUNS, ids=lambda run: run.run)
+def test_maxtext__published_runs_on_tpus_fit(run: PublishedRun) -> None:
+    """With what a recipe keeps of layers on the chip, or else in the host's memory.
+
+    Llama 3.1 70B on 32 v6e has weight_dtype bfloat16: weights and two moments of 2 bytes each.
+    Where attention and MLP are side by side, backward needs neither's last product.
+    """
+    kept = () if "(full:" in run.assumed else plan_of(run).kept or ()
+    is_bf16 = run.run == "tpu-recipes: llama3.1-70b, v6e-32"
+    plan = replace(
+        plan_of(run), framework="maxtext", kept=kept, optimizer_bytes=4 if is_bf16 else ADAM_BYTES
+    )
+    sizes = [memory_of(run.model, replace(plan, offload=one)).total for one in (False, True)]
+    assert min(sizes) <= gpu(run.gpu).memory_bytes
+    says_host = "host's memory" in run.assumed
+    assert sizes[0] <= gpu(run.gpu).memory_bytes or says_host or run.gpu == "tpu-v7x"
+
+
+def test_maxtext__terms_by_hand() -> None:
+    """Llama 3 8B on 8 chips: 16 bytes of 1/8 of the parameters; logits and their gradient in 2."""
+    plan = Plan(data=8, global_batch=8, zero=3, kept=(), framework="maxtext")
+    found = memory_of(LLAMA8, replace(plan, offload=True))
+    tokens, logits = 8_192, 128_256 * 4_096
+    assert found.parameters + found.gradients + found.optimizer == 2 * LLAMA8.parameters
+    assert found.logits == tokens * (4 * 128_256 + 4 * 4_096)
+    assert found.buffers == 4 * logits
+    assert (found.activations, found.unused, found.outside) == (0, 0, 0)
+    # On the chip, the input of each layer stays: 2 bytes a value.
+    assert memory_of(LLAMA8, plan).activations == 32 * 2 * tokens * 4_096

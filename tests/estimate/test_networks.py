@@ -61,7 +61,8 @@ def test_load__a_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("name = 3", "name: expected a text, not the number 3"),
-        ("", "name: missing: give a text"),
+        ("", "is empty: give a file that `weft estimate calibrate` wrote"),
+        ("source = 'x'", "name: missing: give a text"),
         ("nam = 3\n" + GOOD, "unknown key nam (did you mean name?): known are between, calibrated"),
         ("gpus_per_node = 1.5\n" + GOOD, "gpus_per_node: expected a whole number, not"),
         (
@@ -70,6 +71,7 @@ def test_load__a_file(tmp_path: Path) -> None:
         ),
         ("notes = [3]\n" + GOOD, "notes[0]: expected a text, not the number 3"),
         ("{", "is not TOML"),
+        ("{", "give a file that `weft estimate calibrate` wrote"),
         (GOOD.replace("1e9", "0"), "between.bytes_per_s: 0: must be 1 to 1e+18"),
         (
             GOOD.replace("1e9", '"1 GB"'),
@@ -130,8 +132,8 @@ def test_with_file__adds_links_of_the_user(tmp_path: Path) -> None:
     [
         ("wire = 3", "wire: expected a table ([wire] above its keys), not the number 3"),
         (OWN.replace('"nvlink"', '"string"'), "wire.latency: string: must be one of nvlink, pcie"),
-        (OWN.replace('"nvlink"', '"nvlnk"'), "network, torus; did you mean nvlink?"),
-        (OWN.replace('"nvlink"', "3"), "wire.latency: expected a text, not the number 3"),
+        (OWN.replace('"nvlink"', '"nvlnk"'), 'such as "1 ms"; did you mean nvlink?'),
+        (OWN.replace('"nvlink"', "3"), 'such as "1 ms", not the number 3'),
         (OWN.replace("bytes_per_s", "byte_per_s"), "wire.byte_per_s (did you mean bytes_per_s?)"),
         (
             OWN.replace("[wire]", "[[links]]"),

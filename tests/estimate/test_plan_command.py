@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_command__prints_plans_and_what_a_run_takes() -> None:
     words = ("llama3-8b", "--gpus", "8", "--gpu", "h100", "--batch-tokens", "1M", "--top", "2")
     done = run(*words, "--tokens", "15e12", "--mtbf-hours", "1000", "--checkpoint-s", "30")
     assert done.exit_code == 0, done.output
+    assert "cost is in the currency of --price; in brackets: the range" in done.output
+    days = re.search(
+        r"^1 +([0-9.,]+) \(([0-9.,]+) to ([0-9.,]+)\) +[0-9,]+ \([0-9,]+ to", done.output, re.M
+    )
+    assert days is not None
+    best, low, high = (float(one.replace(",", "")) for one in days.groups())
+    assert low < best < high
     for text in (
         *("MFU", "GPU-hours", "Daly 2006", "Young 1974", "linked by nvlink4", "goodput"),
         "120 sequences a step, 983,040 tokens",
@@ -96,6 +104,7 @@ def test_command__prints_plans_and_what_a_run_takes() -> None:
         (("--gpus", "8", "--batch", "8", "--tokens", "many"), "expected a number such as 2K"),
         (("--gpus", "8", "--batch", "8", "--tokens", "9" * 400), "expected a number such as 2K"),
         (("--gpus", "8", "--batch", "8", "--mtbf-hours", "9"), "need each other"),
+        (("--gpus", "8", "--batch", "8", "--price", "2"), "--price needs --tokens"),
         (("--gpus", "8", "--batch", "8", "--price", "nan"), "not in the range"),
         (("--gpus", "101", "--batch", "8"), "--gpus: 101: no plan divides them"),
         (("--gpus", "0", "--batch", "8"), "not in the range"),
@@ -115,9 +124,76 @@ def test_command__nothing_fits() -> None:
         "Of 10 ways to divide the GPUs: 10: too much memory: the smallest needs",
         "With --gpus 16 a plan fits",
         "weft estimate train llama3-70b --gpu h100",
-        "a GPU with more memory (h200",
+        "a GPU with more memory (gb200",
     ):
         assert text in done.output
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tokens", "says"),
+    [
+        (64, "4M", "512 sequences a step, 4,194,304 tokens instead of 4,000,000 (+4.9 %)"),
+        (1024, "4M", "512 sequences a step, 4,194,304 tokens instead of 4,000,000 (+4.9 %)"),
+        (64, "3.7M", "448 sequences a step, 3,670,016 tokens instead of 3,700,000 (-0.81 %)"),
+        (64, "4194304", "512 sequences a step, 4,194,304 tokens\n"),
+    ],
+)
+def test_command__tokens_of_a_step_are_the_nearest_that_divide(
+    gpus: int, tokens: str, says: str
+) -> None:
+    words = ("llama3-8b", "--gpu", "h200", "--top", "1", "--limit", "1")
+    assert says in run(*words, "--gpus", str(gpus), "--batch-tokens", tokens).output
+
+
+def test_command__searches_only_what_is_asked_for() -> None:
+    words = ("llama3-8b", "--gpus", "64", "--gpu", "h100", "--batch", "64")
+    asked = ("--tensor", "2", "--pipeline", "1", "--pipeline", "2", "--zero", "1", "--zero", "3")
+    plans = [one["plan"] for one in json.loads(run(*words, *asked, "--json", "-").stdout)["plans"]]
+    assert {one["tensor"] for one in plans} == {2}
+    assert {one["pipeline"] for one in plans} <= {1, 2}
+    assert {one["zero"] for one in plans} <= {1, 3}
+    none = run(*words, "--tensor", "3")
+    assert none.exit_code == 2
+    assert "no tensor x pipeline x context divides them" in none.output
+    data = run(*words, "--data", "8")
+    assert data.exit_code == 2
+    assert "--data: follows from --gpus / (tensor x pipeline x context)" in data.output
+
+
+def test_command__plans_of_megatron_are_what_it_has(tmp_path: Path) -> None:
+    script = tmp_path / "pretrain.sh"
+    script.write_text(FILES["pretrain.sh"])
+    words = ("--gpus", "16", "--gpu", "a100-40", "--top", "50", "--limit", "60")
+    done = run(str(script), *words)
+    assert "framework megatron: only what it has is tried: schedule 1f1b; recompute" in done.output
+    assert "zero-bubble" not in done.output
+    assert "selective-op" not in done.output
+    found = json.loads(run(str(script), *words, "--json", "-").stdout)["plans"]
+    assert {(one["plan"]["schedule"], one["plan"]["selective"]) for one in found} <= {
+        ("1f1b", ""),
+        ("1f1b", "attention"),
+    }
+    assert all(one["plan"]["pipeline"] == 1 for one in found if one["plan"]["zero"] == 3)
+    other = run("llama3-8b", *words, "--batch", "64", "--framework", "megatron", "--top", "1")
+    assert "schedule 1f1b; recompute none, selective, full" in other.output
+    asked = run(str(script), *words, "--schedule", "zero-bubble")
+    assert "schedule zero-bubble; recompute" in asked.output
+
+
+def test_command__plans_that_may_not_fit_are_left_out_or_marked() -> None:
+    words = ("llama3-70b", "--gpus", "16", "--gpu", "h100", "--batch", "16")
+    safe = run(*words)
+    assert "may not fit" not in safe.output
+    assert "plans leave 9 % of their memory's estimate unused" in safe.output
+    found = json.loads(run(*words, "--json", "-").stdout)
+    assert max(one["memory_high_bytes"] for one in found["plans"]) <= 85.52e9
+    tight = run(*words, "--memory-headroom", "0%")
+    assert "99 %, may not fit" in tight.output
+    none = run(*words, "--memory-headroom", "20")
+    assert none.exit_code == 1
+    assert "20 % of headroom" in none.output
+    assert "would fit without headroom: --memory-headroom 0" in none.output
+    assert run(*words, "--memory-headroom", "-1").exit_code == 2
 
 
 def test_command__what_divides_nothing_has_its_causes() -> None:
@@ -173,6 +249,7 @@ def test_command__the_command_of_each_plan_estimates_the_same_step(
         assert step["memory_bytes"]["total"] == one["memory_bytes"]
         assert step["plan"] == one["plan"]
         assert step["range"] == one["range"]
+        assert (step["mfu"], step["hfu"]) == pytest.approx((one["mfu"], one["hfu"]))
     printed = run(*words, "--commands").output
     assert printed.count("weft estimate train") == len(found["plans"])
     assert run(*words).output.count(f"plan 1: {found['plans'][0]['command']}\n") == 1
@@ -195,3 +272,14 @@ def test_command__failures_that_no_run_survives_are_not_judged() -> None:
     assert done.exit_code == 0, done.output
     assert "checkpoints take too long" in done.output
     assert "?" in done.output
+
+
+def test_command__says_what_an_interleaved_schedule_is() -> None:
+    """Legends are of what the table has."""
+    words = ("gpt3-175b", "--gpus", "64", "--gpu", "a100-80", "--batch", "64", "--top", "6")
+    done = run(*words, "--between", "infiniband-200")
+    assert done.exit_code == 0, done.output
+    found = re.search(r"1f1b x (\d)  ", done.output)
+    assert found
+    assert f"1f1b x {found[1]}: interleaved, each stage has {found[1]} parts" in done.output
+    assert ("zero-bubble: ZB-H1" in done.output) == ("zero-bubble  " in done.output)

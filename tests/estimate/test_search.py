@@ -6,7 +6,7 @@ import pytest
 
 from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu, gpu
-from transport.estimate.memory import memory_of
+from transport.estimate.memory import ABOVE, ABOVE_STAGES, memory_of
 from transport.estimate.models import Model
 from transport.estimate.nearest import changes, larger_gpus
 from transport.estimate.networks import of_links
@@ -85,6 +85,21 @@ def test_search__takes_the_least_recomputation_that_fits() -> None:
     assert one.plan.selective == "operators"
 
 
+def test_search__leaves_headroom() -> None:
+    """By default of a space none; else a part of each plan's estimate, or what peaks were above."""
+    space = Space(2, 8, zeros=(0, 3), schedules=("1f1b",))
+    little = of_memory(1.5)
+    for headroom in (0.0, 0.5, None):
+        asked = replace(space, headroom=headroom)
+        found = fitting(SMALL, little, NETWORK, asked)
+        for one in found.best:
+            more = headroom
+            if more is None:
+                more = ABOVE_STAGES if one.plan.zero == 3 and one.plan.pipeline > 1 else ABOVE
+            assert one.memory.total * (1 + more) <= little.memory_bytes
+    assert fitting(SMALL, little, NETWORK, replace(space, headroom=1000.0)).best == ()
+
+
 def test_search__says_what_is_smallest() -> None:
     space = Space(2, 8)
     every = [
@@ -134,7 +149,7 @@ def test_changes__whole_nodes_instead_of_a_number_that_nothing_divides() -> None
 def test_larger_gpus__have_more_memory_than_the_smallest_plan_needs() -> None:
     found = fitting(replace(SMALL, layers=24, hidden=8_192), of_memory(1), NETWORK, Space(1, 1))
     assert found.smallest is not None
-    named = larger_gpus(found, H100)
+    named = larger_gpus(found, H100, Space(1, 1))
     sizes = [gpu(name).memory_bytes for name in named]
     assert sizes == sorted(sizes)
     assert sizes[0] >= found.smallest.memory.total

@@ -22,6 +22,11 @@ def run(*words: str | Path) -> Result:
     [
         ("8 x a100 nvlink3", "a100-80", 8, "nvlink3 and ethernet-400"),
         ("8x A100-40", "a100-40", 8, "nvlink3 and ethernet-400"),
+        ("8xa100", "a100-80", 8, "nvlink3 and ethernet-400"),
+        ("8XA100-40 nvlink3", "a100-40", 8, "nvlink3 and ethernet-400"),
+        ("8\u00d7a100", "a100-80", 8, "nvlink3 and ethernet-400"),
+        ("8 \u00d7 a100", "a100-80", 8, "nvlink3 and ethernet-400"),
+        ("8*a100", "a100-80", 8, "nvlink3 and ethernet-400"),
         ("64 h100 NVLink4 InfiniBand-400", "h100", 64, "nvlink4 and infiniband-400"),
         ("4 x l40s ethernet-100", "l40s", 4, "pcie4 and ethernet-100"),
         ("tpu-v4 4x4x8:twisted", "tpu-v4", 128, "4x4x8:twisted"),
@@ -47,6 +52,19 @@ def test_parsed__pcie_beside_nvlink_leads_to_the_nics(links: str) -> None:
     assert alone.sharing.is_inside
 
 
+def test_parsed__names_with_a_number_and_an_x(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8xmine.toml is the file of this name if there is one, else 8 of mine.toml."""
+    monkeypatch.chdir(tmp_path)
+    profile = "[mine]\nflops = 4e14\nmemory_bytes = 64e9\nmemory_bytes_per_s = 2e12\n"
+    Path("mine.toml").write_text(profile)
+    assert parsed("8xmine.toml nvlink4").chips == 8
+    Path("8xmine.toml").write_text(profile)
+    with pytest.raises(ShapeError, match="how many accelerators"):
+        parsed("8xmine.toml nvlink4")
+
+
 def test_parsed__nodes() -> None:
     def each(text: str) -> int:
         found = parsed(text).network
@@ -65,6 +83,9 @@ def test_parsed__nodes() -> None:
     [
         ("", "which accelerator"),
         ("8 x nvlink3", "which accelerator"),
+        ("2x8xh100", "which accelerator? Name one, as in 64 x h100 nvlink4 ethernet-400 8/node"),
+        ("8xpigeons", "pigeons is neither an accelerator (v100-16"),
+        ("8xnone.toml", "cannot read none.toml"),
         ("a100 nvlink3", "how many accelerators"),
         ("0 x a100", "give 1 to"),
         ("8 x a100 16 x", "two numbers of accelerators, 8 and 16"),
@@ -109,8 +130,34 @@ def test_sync__what_is_hidden_and_what_fits() -> None:
     whole = sync(system, 10e9, compute_ns=900e6)
     assert whole.hidden_ns == whole.estimate.time_ns
     tokens = sync(system, 10e9, tokens=4096)
-    assert tokens.compute_ns == pytest.approx(6 * 10e9 * 4096 / (312e12 * 0.67) * 1e9)
+    kernels = system.gpu.kernels
+    assert tokens.compute_ns == pytest.approx(6 * 10e9 * 4096 / (312e12 * kernels.products) * 1e9)
+    assert tokens.compute_ns is not None
+    assert tokens.range_ns == tuple(tokens.compute_ns * one for one in kernels.spread)
     assert [sync(system, one).fits for one in (1e9, 10e9, 100e9)] == ["whole", "split", "no"]
+
+
+def test_sync__each_accelerator_has_its_own_share_of_the_peak() -> None:
+    systems = [parsed(one) for one in ("8 x h100 nvlink4", "tpu-v5p 2x4", "tpu-v6e 2x4")]
+    hopper, fitted, other = (sync(one, 1e9, tokens=4096) for one in systems)
+    for one in (hopper, fitted, other):
+        gpu = one.system.gpu
+        assert one.compute_ns is not None
+        assert one.compute_ns * gpu.flops == pytest.approx(6e9 * 4096 * 1e9 / gpu.kernels.products)
+    assert fitted.range_ns is not None
+    assert other.range_ns is not None
+    # A TPU without runs of the fit has a wider range.
+    (low, high), (lower, higher) = fitted.range_ns, other.range_ns
+    assert higher / lower == pytest.approx((high / low) ** 2)
+
+
+def test_command__says_what_computation_leaves_out() -> None:
+    done = run("8 x h100 nvlink4", "tpu-v5p 2x4", "--tokens", "4096")
+    assert done.exit_code == 0, done.output
+    assert "attention, the kernels between products and recomputation come on top" in done.output
+    share = round(100 * parsed("8 x h100 nvlink4").gpu.kernels.products)
+    assert f"products reach {share} % (h100)" in done.output
+    assert " to " in done.output
 
 
 @given(

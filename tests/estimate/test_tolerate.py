@@ -217,3 +217,14 @@ def test_command__mistakes_are_usage_errors(words: tuple[str, ...], said: str) -
     assert done.exit_code == 2
     assert said in done.output
     assert isinstance(done.exception, SystemExit)
+
+
+def test_command__tries_links_between_nodes_and_speaks_of_tpus() -> None:
+    words = ("gpt2", "--gpu", "tpu-v5p", "--gpus", "8")
+    done = CliRunner().invoke(weft, ["estimate", "tolerate", *words])
+    assert done.exit_code == 0, done.output
+    rows = done.output.split("\n\n")[1].splitlines()[1:]
+    kinds = {link(row.split()[0]).kind for row in rows}
+    assert kinds == {"network"}
+    assert "TPUs" in done.output
+    assert "GPU" not in done.output

@@ -228,7 +228,9 @@ def test_command__a_torus_and_sizes_after_the_operation() -> None:
 def test_command__steps_name_the_commands_that_know_tori(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(weft, ["estimate", *words, "--inside", "tpu-v5p"])
     assert done.exit_code == 2
-    assert "weft estimate train and collective (--torus SHAPE)" in " ".join(done.output.split())
+    assert "weft estimate train, hlo and collective (--torus SHAPE)" in " ".join(
+        done.output.split()
+    )
 
 
 def lengths(torus: Torus) -> list[tuple[str, int, bool]]:

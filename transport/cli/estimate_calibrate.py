@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.argument("sources", nargs=-1, required=True, type=InputFile(dir_okay=True))
 @click.option(
     "--contender",
+    metavar="NAME",
     default="weft",
     show_default=True,
     help="The transport whose rows are taken from results of bench nccl.",

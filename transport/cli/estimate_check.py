@@ -26,6 +26,7 @@ from transport.ground.units import bytes_text, percent, time_text
 )
 @click.option(
     "--contender",
+    metavar="NAME",
     default="weft",
     show_default=True,
     help="The transport whose rows are taken from results of bench nccl.",

@@ -16,7 +16,6 @@ from transport.cli.options import HTML, CountType, InputFile, TimeType, output_f
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
-from transport.estimate.gpus import EFFICIENCY
 from transport.estimate.names import size_of
 from transport.ground.units import bytes_text, percent, time_text
 
@@ -49,7 +48,12 @@ COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
     type=click.IntRange(1, 8),
     help="Bytes of a gradient as it is sent; 2: bf16.",
 )
-@click.option("--compute", "compute_ns", type=TimeType(), help="Computation of a step, as 500ms.")
+@click.option(
+    "--compute",
+    "compute_ns",
+    type=TimeType(),
+    help="Time that a step computes, such as 500ms; without a unit in ns.",
+)
 @click.option(
     "--tokens",
     type=CountType(TOKENS_MAX),
@@ -59,6 +63,7 @@ COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
 @click.option(
     "--operation",
     "operations",
+    metavar="OPERATION",
     multiple=True,
     default=OPERATIONS,
     show_default=True,
@@ -69,7 +74,7 @@ COST_HEADS = ("system", "state", "memory of each", "fits", "power", "an hour")
     "sizes",
     metavar="SIZE",
     multiple=True,
-    help="Also compare operations with a buffer of this size; may be repeated.",
+    help="Also compare operations with a buffer of this size, such as 64 MB; may be repeated.",
 )
 @click.option(
     "--gpus-file",
@@ -167,7 +172,6 @@ def operations_table(systems: Sequence[System], timed: Timed) -> tuple[list[str]
 
 
 def _row(one: Sync) -> list[str]:
-    exposed_ns = None if one.hidden_ns is None else one.estimate.time_ns - one.hidden_ns
     return [
         one.system.name,
         str(one.system.chips),
@@ -175,10 +179,29 @@ def _row(one: Sync) -> list[str]:
         one.estimate.algorithm,
         bytes_text(one.sent_bytes),
         one.estimate.limited_by,
-        _known(one.compute_ns, time_text),
+        _known(one.compute_ns, time_text) + _between(one.range_ns),
         _known(one.hidden_ns, time_text),
-        _known(exposed_ns, time_text),
+        _exposed(one),
     ]
+
+
+def _between(range_ns: tuple[float, float] | None) -> str:
+    """A range of times in words; empty: there is none, or both ends are equal."""
+    if range_ns is None or range_ns[0] == range_ns[1]:
+        return ""
+    low, high = map(time_text, range_ns)
+    return f" ({low} to {high})"
+
+
+def _exposed(one: Sync) -> str:
+    """What is exposed, and its range if computation has one: less of it hides more."""
+    if one.compute_ns is None:
+        return "?"
+    text = time_text(one.exposed_ns(one.compute_ns))
+    if one.range_ns is None:
+        return text
+    low, high = one.range_ns
+    return text + _between((one.exposed_ns(high), one.exposed_ns(low)))
 
 
 def _cost_row(one: Sync) -> list[str]:
@@ -212,8 +235,7 @@ def _lines(syncs: Sequence[Sync], count: float, each: int, by_tokens: bool) -> l
     if any(one.compute_ns is not None for one in syncs):
         lines.append("note: hidden, at most: sums run beside backward, two thirds of computation")
     if by_tokens:
-        share = percent(EFFICIENCY, 0)
-        lines.append(f"note: products are assumed to reach {share} of each accelerator's peak")
+        lines += _computation_notes(syncs)
     lines += [
         f"note: {one.system.name}: all in one domain, without a network between nodes"
         for one in syncs
@@ -222,6 +244,18 @@ def _lines(syncs: Sequence[Sync], count: float, each: int, by_tokens: bool) -> l
     if any(one.system.torus is not None for one in syncs):
         lines.append("note: torus: the latency of a call is not known and not in the times")
     return lines
+
+
+def _computation_notes(syncs: Sequence[Sync]) -> list[str]:
+    """Notes on what computation of --tokens is, and what it leaves out."""
+    gpus = {one.system.gpu.name: one.system.gpu for one in syncs}
+    shares = ", ".join(f"{percent(one.share, 0)} ({name})" for name, one in gpus.items())
+    return [
+        f"note: products reach {shares} of the peak, fitted to published steps, of which 8 of 10 "
+        "would be in the range",
+        "note: computation has products with parameters only: attention, the kernels between "
+        "products and recomputation come on top; weft estimate train MODEL has them",
+    ]
 
 
 def _as_json(count: float, each: int, syncs: Sequence[Sync], timed: Timed) -> dict[str, Any]:
@@ -237,6 +271,7 @@ def _as_json(count: float, each: int, syncs: Sequence[Sync], timed: Timed) -> di
                 "sent_bytes": one.sent_bytes,
                 "between_bytes": one.between_bytes,
                 "compute_ns": one.compute_ns,
+                "compute_range_ns": one.range_ns,
                 "hidden_ns": one.hidden_ns,
                 "state_bytes": one.needed_bytes,
                 "split_bytes": one.split_bytes,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from transport.cli.estimate_options import chosen_gpu, linked, usage_errors
+from transport.estimate.names import size_of
 from transport.ground.text import printable
 
 if TYPE_CHECKING:
@@ -71,7 +75,10 @@ def configured(
         raise click.UsageError(str(error)) from None
     for file, one in read_files:
         _apply(file, one, given, only, found)
+    _narrow(read_files, given, found)
+    _replicate(read_files, given, found)
     _accumulate([one for _, one in read_files], given, found)
+    _link_inside(read_files, given, found)
     if is_file(model):
         first, shape = read_files[0]
         if shape.model is None:
@@ -95,7 +102,8 @@ def _apply(
         if key not in given or (only is not None and key not in only):
             ignored.append(_text(key, value))
         elif _is_said(key):
-            apart.append(f"{_text(key, given[key])} (the file has {value})")
+            if not _is_same(key, given[key], value):
+                apart.append(f"{_text(key, given[key])} (the file has {value})")
         else:
             given[key] = value
     taken = [f"{what} ({printable(key)})" for key, what in one.taken.items()]
@@ -115,6 +123,7 @@ def _apply(
             "form": one.form,
             "taken": one.taken,
             "options": one.options,
+            "gpus": one.gpus,
             "unused": list(one.unused),
             "notes": list(one.notes),
         }
@@ -125,10 +134,71 @@ def _text(key: str, value: Any) -> str:
     return f"--{OPTIONS.get(key, key).replace('_', '-')} {value}"
 
 
+def _is_same(key: str, said: Any, value: Any) -> bool:
+    """Whether an option and a file say the same; sizes of buckets may have other units."""
+    if key == "bucket":
+        with suppress(ValueError):
+            return size_of(said, bare="M") == size_of(value, bare="M")
+    return bool(said == value)
+
+
 def _is_said(name: str) -> bool:
     """Whether the command line has the option."""
     source = click.get_current_context().get_parameter_source(name)
     return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+def _narrow(files: Sequence[tuple[Path, Given]], given: dict[str, Any], found: Configured) -> None:
+    """Changes FP8 that only a file asks for to 16 bits if the GPU has no rate in FP8."""
+    if given.get("dtype") != "fp8" or _is_said("dtype"):
+        return
+    with usage_errors():
+        chosen = chosen_gpu()
+    if not chosen.fp8_flops:
+        given["dtype"] = "bf16"
+        (*_, file) = (file for file, one in files if "dtype" in one.options)
+        found.lines.append(
+            f"note: {printable(file.name)}: FP8 is estimated as 16 bits: the profile of "
+            f"{chosen.name} has no rate in FP8, which is dense.fp8 there"
+        )
+
+
+def _link_inside(
+    files: Sequence[tuple[Path, Given]], given: dict[str, Any], found: Configured
+) -> None:
+    """Links the GPUs of a node as their profile says, if only a file says that nodes have some."""
+    sized = [file for file, one in files if one.options.get("gpus_per_node", 1) > 1]
+    if "inside" not in given or "gpus" in given or not sized:  # `plan` always links them
+        return
+    if given["inside"] or given["network_file"] or given.get("torus") or _is_said("gpus_per_node"):
+        return
+    with usage_errors():
+        notes = linked(given, chosen_gpu())
+    found.lines += [f"note: {printable(sized[-1].name)}: {one}" for one in notes]
+
+
+def _replicate(
+    files: Sequence[tuple[Path, Given]], given: dict[str, Any], found: Configured
+) -> None:
+    """Sets data parallel replicas: what other degrees leave of the GPUs that a file has."""
+    counted = [
+        (file, one.gpus) for file, one in files if one.gpus is not None or "data" in one.options
+    ]
+    if not counted or "data" not in given or _is_said("data"):
+        return
+    file, gpus = counted[-1]
+    if gpus is None:
+        return
+    degrees = {name: given[name] for name in ("tensor", "pipeline", "context")}
+    others = math.prod(degrees.values())
+    shown = " x ".join(f"{name} {value}" for name, value in degrees.items())
+    if gpus % others:
+        raise click.UsageError(
+            f"{printable(str(file))}: {gpus} GPUs are no multiple of {shown}, {others}: give "
+            "--data, or other degrees"
+        )
+    given["data"] = gpus // others
+    found.lines.append(f"data {given['data']}: {gpus} GPUs of {printable(file.name)} / ({shown})")
 
 
 def _accumulate(files: list[Given], given: dict[str, Any], found: Configured) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from transport.cli.estimate_hlo import answer
+from transport.cli.estimate_hlo import answer, in_file
 from transport.cli.estimate_options import (
     gpu_of,
     gpu_options,
@@ -16,7 +16,6 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option
-from transport.ground.text import printable
 
 
 @click.command("graph", short_help="Say what a graph of PyTorch, or of Chakra, communicates.")
@@ -67,7 +66,11 @@ def command(
     with usage_errors():
         chosen = gpu_of(given)
     try:
-        module, notes = read(file, members_of(groups_file, devices), number)
+        members = members_of(groups_file, devices)
+    except HloError as error:
+        raise click.UsageError(in_file(groups_file or file, error)) from None
+    try:
+        module, notes = read(file, members, number)
         answer(module, network, chosen, is_default, json_path, notes)
     except HloError as error:
-        raise click.UsageError(printable(str(error))) from None
+        raise click.UsageError(in_file(file, error)) from None

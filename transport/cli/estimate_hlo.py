@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from transport.cli.estimate_options import (
+    LATENCY_UNKNOWN,
     MARK,
     gpu_of,
     gpu_options,
@@ -17,6 +18,8 @@ from transport.cli.estimate_options import (
     network_options,
     notes_of,
     torus_notes,
+    torus_of,
+    torus_option,
     usage_errors,
 )
 from transport.cli.options import InputFile
@@ -45,6 +48,7 @@ HEADS = (
 @click.argument("file", type=InputFile())
 @gpu_options
 @network_options
+@torus_option
 @json_option
 def command(file: Path, json_path: str | None, **given: Any) -> None:
     """Say what the XLA program in FILE communicates, and what computation hides of it.
@@ -56,18 +60,31 @@ def command(file: Path, json_path: str | None, **given: Any) -> None:
     `hidden`, `exposed` and `hideable` are of all executions. `hideable` is how much of the exposed
     time another order of the instructions could hide, at most.
 
-    Example: weft estimate hlo step.hlo --inside nvlink4 --between ethernet-400
+    With --torus the devices are TPUs, numbered along its first axis, then along the next.
+
+    \b
+    Examples:
+      weft estimate hlo step.hlo --inside nvlink4 --between ethernet-400
+      weft estimate hlo step.hlo --gpu tpu-v5p --torus 4x4x4
     """
     from transport.estimate.hlo import HloError, read
 
-    network = network_of(given)
-    is_default = given["efficiency"] is None
+    is_default, torus = given["efficiency"] is None, given.pop("torus")
     with usage_errors():
         chosen = gpu_of(given)
+        if chosen.is_tpu and is_default:
+            chosen = replace(chosen, efficiency=chosen.share)
+        network = network_of(given) if torus is None else torus_of(torus, given, chosen)
     try:
         answer(read(file), network, chosen, is_default, json_path)
     except HloError as error:
-        raise click.UsageError(printable(str(error))) from None
+        raise click.UsageError(in_file(file, error)) from None
+
+
+def in_file(file: Path, error: ValueError) -> str:
+    """What is wrong, with the file, unless the error names it."""
+    said = str(error)
+    return printable(said if str(file) in said else f"{file}: {said}")
 
 
 def answer(
@@ -82,18 +99,22 @@ def answer(
     from transport.estimate.hlo import program_of
 
     found = program_of(module, network, chosen)
-    notes = [*more, *found.notes, *torus_notes(chosen), *_assumed(found, network, is_default)]
+    notes = [one.replace("the GPU's", f"the {chosen.noun}'s") for one in (*more, *found.notes)]
+    notes += torus_notes(chosen) if network.torus is None else [LATENCY_UNKNOWN]
+    notes += _assumed(found, network, chosen, is_default)
     if json_path is not None:
         write_json(document(found, network, chosen, notes), json_path)
         return
     show(found, network, notes)
 
 
-def _assumed(found: Program, network: Network, is_default: bool) -> list[str]:
+def _assumed(found: Program, network: Network, chosen: Gpu, is_default: bool) -> list[str]:
     notes = []
     if found.flops and is_default:
-        share = percent(EFFICIENCY, 0)
-        notes.append(f"products are assumed to reach {share} of the GPU's peak: --efficiency")
+        share = percent(chosen.efficiency or EFFICIENCY, 0)
+        notes.append(
+            f"products are assumed to reach {share} of the {chosen.noun}'s peak: --efficiency"
+        )
     return [*notes, *notes_of(network, any(_beyond(one, network) for one in found.collectives))]
 
 
@@ -120,9 +141,11 @@ def _beyond(one: Collective, network: Network) -> bool:
 
 
 def show(found: Program, network: Network, notes: list[str]) -> None:
+    nodes = counted(found.nodes, "node")
+    place = nodes if network.torus is None else f"a {network.name}"
     click.echo(
-        f"{printable(found.name)}: {counted(found.devices, 'device')} on "
-        f"{counted(found.nodes, 'node')}, {counted(len(found.collectives), 'collective')}"
+        f"{printable(found.name)}: {counted(found.devices, 'device')} on {place}, "
+        f"{counted(len(found.collectives), 'collective')}"
     )
     if found.collectives:
         rows = sorted(found.collectives, key=lambda one: -one.times * (one.exposed_ns or 0.0))

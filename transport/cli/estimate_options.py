@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from transport.cli.options import FiniteRange, InputFile
 from transport.estimate.sharing import NODES_PER_LEAF
 from transport.ground.text import printable
-from transport.ground.units import percent
+from transport.ground.units import percent, rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,11 @@ LINK_OPTIONS = (
 SLICES_MAX = 4_096
 TORUS_OPTIONS = ("inside", "links_file")  # those of them that --torus needs, too
 # Field of a training plan -> the option that sets it, if their names differ.
-OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
+OPTIONS = {
+    "global_batch": "batch",
+    "bucket_bytes": "bucket",
+    "sum_once": "sum_replicas_once",
+}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -78,6 +82,25 @@ def gpu_of(given: dict[str, Any]) -> Gpu:
     return found
 
 
+def linked(given: dict[str, Any], gpu: Gpu) -> list[str]:
+    """Sets the link inside of a node to the GPU's own, if none was given; returns notes on it."""
+    if given["inside"] is not None or given["network_file"] is not None:
+        return []
+    name = next(iter(gpu.facts.links), None)
+    if name is None or known_links()[name].is_of_torus:
+        return ["without --inside every GPU is a node"]
+    given["inside"] = name
+    return [f"nodes have {given['gpus_per_node']} GPUs, linked by {name}: --inside changes it"]
+
+
+def chosen_gpu() -> Gpu:
+    """The GPU of this command's --gpu. GpuError."""
+    from transport.estimate.gpus import gpu
+
+    said = click.get_current_context().params
+    return gpu(said["gpu_name"], None, said["gpus_file"])
+
+
 def known_links() -> dict[str, Link]:
     """The links that this command knows: the shipped ones, and those of its --links-file."""
     from transport.estimate.networks import with_file
@@ -106,6 +129,19 @@ def _refused(context: click.Context, _: click.Parameter, shape: str | None) -> N
 no_torus_option = click.option(
     "--torus", hidden=True, expose_value=False, is_eager=True, callback=_refused
 )
+
+
+def refusing(option: str, why: str) -> Callable[[Command], Command]:
+    """A hidden option that another command has. why: what to say of it after its name."""
+
+    def refused(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{option}: {why}")
+
+    name = f"refused_{option.lstrip('-').replace('-', '_')}"
+    return click.option(option, name, hidden=True, expose_value=False, callback=refused)
+
+
 SHARED = (
     click.option(
         "--pcie",
@@ -122,7 +158,8 @@ SHARED = (
     click.option(
         "--oversubscription",
         type=FiniteRange(1.0, 1000.0),
-        help="Of leaf switches: bandwidth to nodes, divided by that to spines. Default: 1.",
+        help="Bandwidth of a leaf switch to its nodes, divided by that to spine switches. "
+        "Default: 1.",
     ),
     click.option(
         "--nodes-per-leaf",
@@ -132,8 +169,10 @@ SHARED = (
 )
 
 
-def network_options(command: Command) -> Command:
-    """Adds the options that describe a network."""
+def network_options(
+    command: Command, alone: str = "Default: every GPU is a node of its own."
+) -> Command:
+    """Adds the options that describe a network. alone: what counts without --inside."""
     for option in reversed(
         (
             click.option(
@@ -141,13 +180,14 @@ def network_options(command: Command) -> Command:
                 metavar="LINK",
                 default="ethernet-400",
                 show_default=True,
-                help="Link of a GPU to other nodes, such as infiniband-400.",
+                help="Link of each GPU to other nodes; the number is its rate in one direction, in "
+                "Gbit/s.",
             ),
             click.option(
                 "--inside",
                 metavar="LINK",
-                help="Link of a GPU to others of its node, such as nvlink4; without it every "
-                "GPU is a node.",
+                help="Link of a GPU to others of its node, such as nvlink4 of an H100 or pcie5. "
+                f"{alone}",
             ),
             click.option(
                 "--gpus-per-node",
@@ -168,7 +208,8 @@ def network_options(command: Command) -> Command:
                 "network_file",
                 metavar="FILE",
                 type=InputFile(),
-                help="File of a measured network, instead of the options above.",
+                help="File of a measured network, as `weft estimate calibrate` writes it, instead "
+                "of the options above.",
             ),
         )
     ):
@@ -202,6 +243,14 @@ def network_of(given: dict[str, Any]) -> Network:
         return of_links(between, inside, gpus, nics, pcie, sharing, with_file(links_file))
 
 
+torus_option = click.option(
+    "--torus",
+    metavar="SHAPE",
+    help="All accelerators form a torus, such as 4x4x8, with the link of --inside or that "
+    "of the accelerator's profile; tensor parallel ones fill its first axes.",
+)
+
+
 def torus_options(command: Command) -> Command:
     """Adds the options that describe a torus, or several slices."""
     for option in (
@@ -213,12 +262,7 @@ def torus_options(command: Command) -> Command:
             help="Tori of --torus, numbered one after the other, that a network joins: --between "
             "is then its link with the rate of one accelerator.",
         ),
-        click.option(
-            "--torus",
-            metavar="SHAPE",
-            help="All accelerators form a torus, such as 4x4x8, with the link of --inside or that "
-            "of the accelerator's profile; tensor parallel ones fill its first axes.",
-        ),
+        torus_option,
     ):
         command = option(command)
     return command
@@ -291,6 +335,22 @@ def usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
+def network_line(network: Network) -> str:
+    """The links of a network, and what its traffic shares."""
+    sharing, parts = network.sharing, [network.name]
+    if sharing.nics_per_node:
+        parts.append(f"NICs of a node: {sharing.nics_per_node}")
+    if sharing.pcie_bytes_per_s and not sharing.is_inside:
+        parts.append(f"PCIe to a NIC: {rate_text(sharing.pcie_bytes_per_s)}")
+    if sharing.gpus_per_switch:
+        parts.append(f"{sharing.gpus_per_switch} GPUs a PCIe switch")
+    if sharing.oversubscription > 1:
+        leaf = f"{sharing.nodes_per_leaf} nodes a leaf"
+        parts.append(f"oversubscription {sharing.oversubscription:g}, {leaf}")
+    return f"network: {'; '.join(parts)}"
+
+
+LATENCY_UNKNOWN = "torus: the latency of a call is not known and not in the times"
 MARK = "*"  # follows times that are extrapolated: outside of the measured range
 
 
@@ -319,6 +379,6 @@ def torus_notes(gpu: Gpu) -> list[str]:
     if name is None or not known[name].is_of_torus:
         return []
     return [
-        f"{gpu.name} is usually linked as a torus ({name}), which only train --torus estimates "
-        "steps on: the links above count"
+        f"{gpu.name} is usually linked as a torus ({name}), which train and hlo estimate with "
+        "--torus: the links above count"
     ]

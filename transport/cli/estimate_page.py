@@ -15,7 +15,7 @@ from transport.cli.output import write_file
 from transport.ground.units import rate_text, time_text
 
 if TYPE_CHECKING:
-    from transport.cli.estimate_train import Report
+    from transport.cli.estimate_report import Report
     from transport.estimate.curves import Curve
     from transport.estimate.training import Training
 

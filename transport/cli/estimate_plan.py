@@ -4,33 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from transport.cli.estimate_configs import config_option, configured
+from transport.cli.estimate_memory import memory_notes, set_framework
 from transport.cli.estimate_options import (
     gpu_of,
     gpu_options,
-    known_links,
+    linked,
     network_of,
     network_options,
     no_torus_option,
     notes_of,
+    refusing,
     torus_notes,
     usage_errors,
 )
 from transport.cli.estimate_refused import Asked, nothing
+from transport.cli.estimate_report import unchecked_note
+from transport.cli.estimate_run import (
+    RUN_HEADS,
+    RUN_NAMES,
+    RUN_OPTIONS,
+    Run,
+    Spent,
+    run_lines,
+    run_of,
+)
 from transport.cli.estimate_train import COMMON_OPTIONS, SIZES, model_of, size_options
 from transport.cli.estimate_words import train_command
-from transport.cli.options import CountType, FiniteRange
+from transport.cli.options import CountType, PercentType
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.progress import progress_on_a_terminal
-from transport.estimate.plan import RANKS_MAX, SCHEDULES
+from transport.estimate.memory import ABOVE, ABOVE_STAGES, above_of
+from transport.estimate.plan import RANKS_MAX, RECOMPUTES, SCHEDULES
 from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
-    from transport.estimate.failures import Failures
     from transport.estimate.gpus import Gpu
     from transport.estimate.models import Model
     from transport.estimate.networks import Network
@@ -39,33 +52,46 @@ if TYPE_CHECKING:
     from transport.estimate.search import Fitting, Searched
     from transport.estimate.space import Space
 
-GOODPUT_MIN = 1e-6  # a run of less never ends
+ALONE = "Default: that of the GPU's profile."
 EXPERTS = (1, 8, 64)  # degrees that are tried for a model with experts
+# What a framework has of RECOMPUTES and SCHEDULES; others have all (Megatron-LM's arguments.py:
+# --recompute-granularity, and schedules.py of megatron/core/pipeline_parallel). Its arguments.py
+# refuses FSDP2 with pipeline stages, too.
+RECOMPUTES_OF = {"megatron": ("none", "selective", "full")}
+SCHEDULES_OF = {"megatron": ("1f1b",)}
 # Parameters that a configuration file may set; the others are searched.
 TAKEN = {
     *("batch", "framework", "flash", "overlap", "overlap_context", "value_bytes"),
-    "gradient_bytes",
+    *("gradient_bytes", "dtype", "expert_tensor", "gpus_per_node"),
 }
 HEADS = ["data", "tensor", "pipeline", "context", "expert", "ZeRO", "micro", "schedule"]
 HEADS += ["recompute", "step", "range", "MFU", "memory", "of GPU"]
-RUN_HEADS = ["plan", "days", "range", "GPU-hours", "cost", "energy", "goodput"]
 
 
-def _several(option: str, text: str) -> Any:
-    return click.option(option, multiple=True, type=click.IntRange(1, RANKS_MAX), help=text)
-
-
-def _amount(option: str, text: str, most: float = 1e9, **more: Any) -> Any:
-    kind = FiniteRange(1e-6, most)
-    return click.option(option, metavar="NUMBER", type=kind, help=text, **more)
+def _several(option: str, text: str, name: str = "") -> Any:
+    kind = click.IntRange(1, RANKS_MAX)
+    names = [option, name] if name else [option]
+    return click.option(*names, multiple=True, type=kind, help=text)
 
 
 SPACE_OPTIONS = (
     click.option("--gpus", required=True, type=click.IntRange(1, RANKS_MAX), help="GPUs in all."),
-    click.option("--batch", type=click.IntRange(1, 10**9), help="Sequences of a step."),
+    click.option(
+        "--batch", type=click.IntRange(1, 10**9), help="Sequences of a step, of all GPUs together."
+    ),
     click.option(
         "--batch-tokens", type=CountType(), help="Instead of --batch: tokens of a step, such as 4M."
     ),
+    _several("--tensor", "Tensor parallel ranks to try; may be repeated. Default: all.", "tensors"),
+    _several("--pipeline", "Pipeline stages to try; may be repeated. Default: all.", "pipelines"),
+    click.option(
+        "--zero",
+        "zeros",
+        multiple=True,
+        type=click.IntRange(0, 3),
+        help="ZeRO stages to try; may be repeated. Default: all.",
+    ),
+    refusing("--data", "follows from --gpus / (tensor x pipeline x context), which it searches"),
     _several("--context", "Context parallel ranks to try; may be repeated. Default: 1."),
     _several("--expert", "Expert parallel ranks to try; may be repeated. Default: 1, 8, 64."),
     click.option(
@@ -73,7 +99,17 @@ SPACE_OPTIONS = (
         "schedules",
         multiple=True,
         type=click.Choice(SCHEDULES),
-        help="Schedules of the pipeline to try; may be repeated. Default: 1f1b, zero-bubble.",
+        help="Schedules of the pipeline to try; may be repeated. Default: 1f1b, zero-bubble; "
+        "with --framework megatron 1f1b.",
+    ),
+    click.option(
+        "--memory-headroom",
+        "headroom",
+        metavar="PERCENT",
+        type=PercentType(0, 1000),
+        help="Memory that a plan must leave unused, in percent of its own estimate. Default: "
+        f"{100 * ABOVE:.0f}, and {100 * ABOVE_STAGES:.0f} for FSDP with "
+        "pipeline stages, by which published peaks were above estimates at most.",
     ),
     click.option(
         "--commands",
@@ -92,48 +128,16 @@ SPACE_OPTIONS = (
         help="Estimate at most this many plans.",
     ),
 )
-RUN_OPTIONS = (
-    click.option("--tokens", type=CountType(), help="Tokens of the whole run, such as 1T."),
-    _amount(
-        "--price",
-        "Price of an hour of one GPU, in any currency. Default: that of the profile.",
-        1e6,
-    ),
-    _amount("--mtbf-hours", "Mean time between failures of a GPU, or of --mtbf-of."),
-    click.option(
-        "--mtbf-of",
-        type=click.Choice(["gpu", "node"]),
-        default="gpu",
-        show_default=True,
-        help="What --mtbf-hours counts the failures of.",
-    ),
-    _amount("--checkpoint-s", "Time in s that a checkpoint stops training."),
-    _amount(
-        "--restart-s",
-        "Time in s from a failure until training goes on.",
-        default=300.0,
-        show_default=True,
-    ),
-)
 
 
 def _options(command: Any) -> Any:
     all_options = (
         *(click.argument("model"), config_option, gpu_options, *SPACE_OPTIONS, *RUN_OPTIONS),
-        *(*COMMON_OPTIONS, size_options, network_options),
+        *(*COMMON_OPTIONS, size_options, partial(network_options, alone=ALONE)),
     )
     for option in reversed(all_options):
         command = option(command)
     return command
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a whole run is asked for. price: of an hour of one GPU. None: not known."""
-
-    tokens: int | None
-    price: float | None
-    failures: Failures | None
 
 
 @click.command("plan", short_help="Search the fastest ways to train a model.")
@@ -143,8 +147,9 @@ class Run:
 def command(model: str, json_path: str | None, **given: Any) -> None:
     """Search the fastest ways to train MODEL on --gpus GPUs: parallelism, ZeRO, recomputation.
 
-    Only plans that fit into the GPU's memory are shown. MFU counts no recomputation. MODEL may be a
-    configuration file, as in `train`; of its plan the batch and the precision count.
+    Only plans that fit into the GPU's memory, with headroom, are shown. MFU counts no
+    recomputation. MODEL may be a configuration file, as in `train`; of its plan the batch and the
+    precision count.
 
     \b
     Examples:
@@ -157,13 +162,14 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
     top, limit, all_commands = (given.pop(name) for name in ("top", "limit", "all_commands"))
     only = TAKEN if given["batch_tokens"] is None else TAKEN - {"batch"}
     files_read = configured(model, given, SIZES, only)
-    asked = dict(given)
+    asked = {name: one for name, one in given.items() if name not in RUN_NAMES}
     with usage_errors():
         shape, gpu = model_of(files_read.model, given), gpu_of(given)
-        notes = _linked(given, gpu)
-        asked["inside"] = given["inside"]
+        set_framework(given, gpu)
+        notes = linked(given, gpu)
+        asked |= {name: given[name] for name in ("inside", "framework")}
         network = network_of(given)
-        run = _run_of(given, gpu, network.gpus_per_node)
+        run = run_of(given, gpu, given["gpus"], network.gpus_per_node)
         space = _space_of(shape, given, notes)
         with progress_on_a_terminal("search") as progress:
             found = search(shape, gpu, network, space, top, limit, progress)
@@ -177,54 +183,39 @@ def command(model: str, json_path: str | None, **given: Any) -> None:
     if json_path is not None:
         return
     _print_plans(rows, gpu, run, commands if all_commands else commands[:1])
-    lines = [*files_read.lines, *_lines(found, space, run)]
-    reasons = dict.fromkeys(one for row in rows for one in row.expected.wider)
-    wider = [f"ranges are wider: {one}" for one in reasons]
+    notes += [*_notes(rows, space), *torus_notes(gpu), *notes_of(network, False)]
+    lines = [*files_read.lines, *_legend(rows), *map(gpu.says, _lines(found, space, run))]
+    click.echo("\n".join([*lines, *(gpu.says(f"note: {one}") for one in notes)]))
+
+
+def _notes(rows: Sequence[_Row], space: Space) -> list[str]:
+    """Notes on the plans that were found."""
+    notes = []
+    if space.headroom is None:
+        notes.append(
+            f"plans leave {percent(ABOVE, 0)} of their memory's estimate unused, as published "
+            "peaks were up to so much above it; FSDP with pipeline stages "
+            f"{percent(ABOVE_STAGES, 0)}: --memory-headroom"
+        )
     unchecked = dict.fromkeys(one for row in rows for one in row.found.plan.unchecked())
     if unchecked:
-        notes.append(f"not checked against measurements: {', '.join(unchecked)}")
-    notes += [*wider, *torus_notes(gpu), *notes_of(network, False)]
-    click.echo("\n".join([*lines, *(f"note: {one}" for one in notes)]))
+        notes.append(unchecked_note(unchecked))
+    reasons = dict.fromkeys(one for row in rows for one in row.expected.wider)
+    notes += [f"ranges are wider: {one}" for one in reasons]
+    return notes + memory_notes(rows[0].found.plan)
 
 
 def _print_plans(rows: Sequence[_Row], gpu: Gpu, run: Run, commands: Sequence[str]) -> None:
     """Prints the tables of the plans and of the whole run, and commands that estimate plans."""
-    print_table(HEADS, [row.cells(gpu) for row in rows])
+    print_table([gpu.says(one) for one in HEADS], [row.cells(gpu) for row in rows])
     click.echo()
     if run.tokens is not None:
-        print_table(RUN_HEADS, [row.run_cells(at + 1) for at, row in enumerate(rows)])
+        cells = [[str(at), *row.spent.cells(row.expected)] for at, row in enumerate(rows, 1)]
+        print_table([gpu.says(one) for one in ("plan", *RUN_HEADS)], cells)
         click.echo()
     for number, one in enumerate(commands, 1):
         click.echo(f"plan {number}: {one}")
     click.echo()
-
-
-def _linked(given: dict[str, Any], gpu: Gpu) -> list[str]:
-    """Sets the link inside of a node to the GPU's own, if none was given; returns notes on it."""
-    if given["inside"] is not None or given["network_file"] is not None:
-        return []
-    name = next(iter(gpu.facts.links), None)
-    if name is None or known_links()[name].is_of_torus:
-        return ["without --inside every GPU is a node: layers are not split (tensor 1)"]
-    given["inside"] = name
-    return [f"nodes have {given['gpus_per_node']} GPUs, linked by {name}: --inside changes it"]
-
-
-def _run_of(given: dict[str, Any], gpu: Gpu, each_node: int) -> Run:
-    """What is asked about the whole run; takes it out of `given`."""
-    from transport.estimate.failures import Failures
-
-    tokens, price = given.pop("tokens"), given.pop("price")
-    hours, kind = given.pop("mtbf_hours"), given.pop("mtbf_of")
-    save_s, restart_s = given.pop("checkpoint_s"), given.pop("restart_s")
-    if (hours is None) != (save_s is None):
-        raise click.UsageError("--mtbf-hours and --checkpoint-s need each other: give both")
-    if price is None and gpu.facts.price is not None:
-        price = gpu.facts.price.dollars_per_hour
-    if hours is None:
-        return Run(tokens, price, None)
-    parts = given["gpus"] if kind == "gpu" else -(-given["gpus"] // each_node)
-    return Run(tokens, price, Failures(hours * 3600 / parts, save_s, restart_s))
 
 
 def _space_of(model: Model, given: dict[str, Any], notes: list[str]) -> Space:
@@ -234,66 +225,85 @@ def _space_of(model: Model, given: dict[str, Any], notes: list[str]) -> Space:
 
     gpus, batch, tokens = (given.pop(key) for key in ("gpus", "batch", "batch_tokens"))
     contexts, experts, schedules = (given.pop(key) for key in ("context", "expert", "schedules"))
+    headroom = given.pop("headroom")
+    tensors, pipelines, zeros = (given.pop(key) for key in ("tensors", "pipelines", "zeros"))
     if (batch is None) == (tokens is None):
         raise click.UsageError("give the batch of a step: either --batch or --batch-tokens")
     if tokens is not None:
         batch = _sequences_of(tokens, model, gpus)
-        notes.append(f"{batch:,} sequences a step, {batch * model.sequence:,} tokens")
+        notes.append(_sequences_text(batch, tokens, model))
+    if (framework := given["framework"]) in SCHEDULES_OF:
+        schedules = schedules or SCHEDULES_OF[framework]
+        notes.append(
+            f"framework {framework}: only what it has is tried: schedule {', '.join(schedules)}; "
+            f"recompute {', '.join(RECOMPUTES_OF[framework])}; ZeRO 3 without pipeline stages"
+        )
     return Space(
         gpus,
         batch,
         contexts=tuple(sorted(set(contexts))) or (1,),
         experts=tuple(sorted(set(experts))) or (EXPERTS if model.experts > 1 else (1,)),
         schedules=tuple(one for one in SCHEDULES if one in schedules) or SCHEDULES[:2],
+        tensors=tensors,
+        pipelines=pipelines,
+        zeros=tuple(sorted(set(zeros))) or (0, 1, 2, 3),
+        recomputes=RECOMPUTES_OF.get(framework, tuple(RECOMPUTES)),
         common=Plan(**given),
+        headroom=headroom,
+        sharded_stages=framework != "megatron",
     )
 
 
 def _sequences_of(tokens: int, model: Model, gpus: int) -> int:
-    """Whole sequences of at most `tokens`, a number that divides well.
+    """The number of whole sequences nearest to `tokens` that divides well.
 
     A multiple of the GPUs, or, if there are fewer sequences, a power of two.
     """
-    count = tokens // model.sequence
-    if count < 1:
+    if tokens < model.sequence:
         raise click.UsageError(f"--batch-tokens: less than a sequence of {model.sequence:,} tokens")
-    return count - count % gpus if count >= gpus else 1 << (count.bit_length() - 1)
+    count = tokens // model.sequence
+    low = count - count % gpus if count >= gpus else 1 << (count.bit_length() - 1)
+    high = low + gpus if count >= gpus else 2 * low
+    return min(low, high, key=lambda one: abs(one * model.sequence - tokens))
+
+
+def _sequences_text(sequences: int, tokens: int, model: Model) -> str:
+    """What --batch-tokens became."""
+    found = sequences * model.sequence
+    said = f"{sequences:,} sequences a step, {found:,} tokens"
+    if found == tokens:
+        return said
+    more = percent(found / tokens - 1, signed=True)
+    return (
+        f"{said} instead of {tokens:,} ({more}): the nearest number that the ways to divide the "
+        "GPUs divide; --batch gives another"
+    )
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A plan and what a run with it takes. None: not asked for, or not known."""
+    """A plan and what a run with it takes."""
 
     found: Fitting
     mfu: float
+    hfu: float
     expected: Range
-    goodput: float | None
-    days: float | None
-    cost: float | None
-    energy_mwh: float | None
+    spent: Spent
 
     @classmethod
     def of(cls, found: Fitting, model: Model, gpu: Gpu, network: Network, run: Run) -> _Row:
         from transport.estimate.computation import of_gpu
         from transport.estimate.ranges import queued_ns, range_of
-        from transport.estimate.search import mfu
+        from transport.estimate.search import hfu, mfu
         from transport.estimate.step import Step
         from transport.estimate.training import rows_of
 
-        plan, failures = found.plan, run.failures
+        plan, step_ns = found.plan, found.step_ns
         sent = rows_of(Step(model, plan, of_gpu(model, plan, gpu), network))
-        expected = range_of(found.step_ns, model, plan, gpu, queued_ns=queued_ns(sent, plan))
-        goodput = None if failures is None else failures.goodput(failures.daly_s)
-        share = mfu(model, found, gpu)
-        if run.tokens is None or (goodput is not None and goodput < GOODPUT_MIN):
-            return cls(found, share, expected, goodput, None, None, None)
-        steps = -(-run.tokens // (plan.global_batch * model.sequence))
-        days = steps * found.step_ns / 86_400e9 / (goodput or 1.0)
-        hours = 24 * days * plan.gpus
-        cost = None if run.price is None else hours * run.price
-        watts = gpu.facts.power_w
-        energy_mwh = None if watts is None else hours * watts / 1e6
-        return cls(found, share, expected, goodput, days, cost, energy_mwh)
+        expected = range_of(step_ns, model, plan, gpu, queued_ns=queued_ns(sent, plan))
+        shares = mfu(model, found, gpu), hfu(model, found, gpu)
+        spent = Spent.of(run, step_ns, plan, model, gpu)
+        return cls(found, *shares, expected, spent)
 
     def cells(self, gpu: Gpu) -> list[str]:
         from transport.estimate.search import recompute_of
@@ -301,28 +311,14 @@ class _Row:
         plan, memory = self.found.plan, self.found.memory.total
         low, high = time_text(self.expected.low_ns), time_text(self.expected.high_ns)
         schedule = _schedule_of(plan)
+        used = percent(memory / gpu.memory_bytes, 0)
+        if memory * (1 + above_of(plan)) > gpu.memory_bytes:
+            used += ", may not fit"
         numbers = (plan.data, plan.tensor, plan.pipeline, plan.context, plan.expert, plan.zero)
         return [
             *(str(one) for one in (*numbers, plan.micro_batch)),
             *(schedule, recompute_of(plan), time_text(self.found.step_ns), f"{low} to {high}"),
-            *(percent(self.mfu), bytes_text(memory), percent(memory / gpu.memory_bytes, 0)),
-        ]
-
-    def run_cells(self, number: int) -> list[str]:
-        plan, step_ns = self.found.plan, self.found.step_ns
-        goodput = "?" if self.goodput is None else percent(self.goodput)
-        if self.days is None:
-            return [str(number), "?", "?", "?", "?", "?", goodput]
-        low, high = (
-            f"{self.days * one / step_ns:,.1f}"
-            for one in (self.expected.low_ns, self.expected.high_ns)
-        )
-        return [
-            *(str(number), f"{self.days:,.1f}", f"{low} to {high}"),
-            f"{24 * self.days * plan.gpus:,.0f}",
-            "?" if self.cost is None else f"{self.cost:,.0f}",
-            "?" if self.energy_mwh is None else f"{self.energy_mwh:,.1f} MWh",
-            goodput,
+            *(percent(self.mfu), bytes_text(memory), used),
         ]
 
 
@@ -330,6 +326,21 @@ def _schedule_of(plan: Plan) -> str:
     if plan.pipeline == 1:
         return "none"
     return f"{plan.schedule} x {plan.interleave}" if plan.interleave > 1 else plan.schedule
+
+
+def _legend(rows: Sequence[_Row]) -> list[str]:
+    """What the schedules of the table are, if their names do not say it."""
+    chunks = [one.found.plan.interleave for one in rows if one.found.plan.interleave > 1]
+    schedules = {one.found.plan.schedule for one in rows if one.found.plan.pipeline > 1}
+    lines = []
+    if chunks:
+        lines.append(
+            f"1f1b x {chunks[0]}: interleaved, each stage has {chunks[0]} parts of the model that "
+            f"are not next to each other (--interleave {chunks[0]})"
+        )
+    if "zero-bubble" in schedules:
+        lines.append("zero-bubble: ZB-H1, gradients of parameters fill the bubbles")
+    return lines
 
 
 def _lines(found: Searched, space: Space, run: Run) -> list[str]:
@@ -342,22 +353,11 @@ def _lines(found: Searched, space: Space, run: Run) -> list[str]:
         made.append("no plan that was left out is faster")
     else:
         made.append("the search ended at --limit: a plan that was not estimated may be faster")
-    if run.failures is not None:
-        failures = run.failures
-        made.append(
-            f"a failure every {time_text(failures.mtbf_s * 1e9)}; a checkpoint every "
-            f"{time_text(failures.daly_s * 1e9)} (Daly 2006), {time_text(failures.young_s * 1e9)} "
-            f"(Young 1974): goodput {percent(failures.goodput(failures.daly_s))}, "
-            f"{percent(failures.goodput(failures.young_s))}"
-        )
-        if failures.daly_s >= failures.mtbf_s:
-            made.append("note: checkpoints take too long for this rate of failures")
-    if run.tokens is not None:
-        made.append(
-            "days, cost and energy count the time that failures cost only if --mtbf-hours is given;"
-            " energy is of GPUs at their power limit, without hosts and cooling"
-        )
-    return made
+    made.append(
+        "MFU: model FLOPs, without recomputation, with attention's whole matrix as PaLM and "
+        "Megatron-LM count it, of the peak in bf16"
+    )
+    return made + run_lines(run)
 
 
 def _json(
@@ -388,12 +388,10 @@ def _json(
                 "step_ns": row.found.step_ns,
                 "range": vars(row.expected),
                 "mfu": row.mfu,
+                "hfu": row.hfu,
                 "memory_bytes": row.found.memory.total,
-                "days": row.days,
-                "gpu_hours": None if row.days is None else 24 * row.days * space.gpus,
-                "cost": row.cost,
-                "energy_mwh": row.energy_mwh,
-                "goodput": row.goodput,
+                "memory_high_bytes": row.found.memory.total * (1 + above_of(row.found.plan)),
+                **row.spent.as_json(),
             }
             for row, command in zip(rows, commands, strict=True)
         ],

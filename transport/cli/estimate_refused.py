@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from transport.cli.estimate_words import train_command
-from transport.ground.units import bytes_text, counted
+from transport.ground.units import bytes_text, counted, percent
 
 if TYPE_CHECKING:
     from transport.estimate.gpus import Gpu
@@ -41,7 +41,7 @@ def nothing(found: Searched, asked: Asked) -> click.ClickException:
     causes = "; ".join(f"{count:,}: {_cause(one, found, asked)}" for one, count in _causes(found))
     text = (
         f"{_first(found, asked)}. Of {counted(ways, 'way')} to divide the GPUs: {causes}. "
-        f"{'. '.join(_helping(found, asked))}"
+        f"{'. '.join([*_without_headroom(found, asked), *_helping(found, asked)])}"
     )
     return click.UsageError(text) if found.smallest is None else click.ClickException(text)
 
@@ -69,12 +69,26 @@ def _cause(cause: str, found: Searched, asked: Asked) -> str:
     if cause != TOO_LARGE or smallest is None:
         return cause
     memory = smallest.memory
-    over = memory.total - asked.gpu.memory_bytes
+    over = asked.space.needed_bytes(smallest.plan, memory) - asked.gpu.memory_bytes
+    spare = asked.space.headroom_of(smallest.plan)
+    need = f"{bytes_text(memory.total)}{f' and {percent(spare, 0)} of headroom' if spare else ''}"
     return (
-        f"{cause}: the smallest needs {bytes_text(memory.total)}, {bytes_text(over)} too much "
+        f"{cause}: the smallest needs {need}, {bytes_text(over)} too much "
         f"({_text(smallest.plan)}), {bytes_text(memory.activations + memory.logits)} of it "
         "activations and logits"
     )
+
+
+def _without_headroom(found: Searched, asked: Asked) -> list[str]:
+    """A sentence on plans that only their headroom keeps from fitting."""
+    from transport.estimate.search import fitting
+
+    if found.smallest is None or asked.space.headroom == 0:
+        return []
+    tight = fitting(asked.model, asked.gpu, asked.network, replace(asked.space, headroom=0.0))
+    if not tight.fit:
+        return []
+    return [f"{counted(tight.fit, 'plan')} would fit without headroom: --memory-headroom 0"]
 
 
 def _text(plan: Plan) -> str:
@@ -93,7 +107,7 @@ def _helping(found: Searched, asked: Asked) -> list[str]:
 
     made = changes(asked.model, asked.gpu, asked.network, asked.space)
     others = [one.option for one in made[1:]]
-    larger = larger_gpus(found, asked.gpu)[:GPUS_NAMED_MAX]
+    larger = larger_gpus(found, asked.gpu, asked.space)[:GPUS_NAMED_MAX]
     others += [f"a GPU with more memory ({', '.join(larger)})"] if larger else []
     if not made:
         change = "; ".join(others) or "change several options at once, or the model"

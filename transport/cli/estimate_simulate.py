@@ -11,10 +11,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from transport.cli.estimate_configs import configured
 from transport.cli.estimate_options import network_of, no_torus_option, notes_of, usage_errors
+from transport.cli.estimate_report import computation_notes
 from transport.cli.estimate_train import (
     SIZES,
     Computing,
-    computation_notes,
     model_of,
     plan_of,
     step_options,
@@ -40,10 +40,11 @@ OF_DATA = ("gradients", "parameters", "embeddings")  # kinds of communication of
     "--segment",
     default="32 KiB",
     show_default=True,
-    help="Bytes of a simulated packet: larger ones are faster to simulate.",
+    metavar="SIZE",
+    help="Size of a simulated packet: larger ones are faster to simulate.",
 )
 @click.option(
-    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Of random choices."
+    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Seed of random choices."
 )
 @click.option(
     "--long",

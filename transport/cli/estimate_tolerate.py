@@ -18,12 +18,13 @@ from transport.cli.estimate_options import (
     notes_of,
     usage_errors,
 )
+from transport.cli.estimate_report import computation_notes, unchecked_note
+from transport.cli.estimate_sites import SiteOptions, site_notes, sites_options
 from transport.cli.estimate_train import (
     GPU_OPTIONS,
     PLAN_OPTIONS,
     SIZES,
     Computing,
-    computation_notes,
     model_of,
     number_options,
     plan_of,
@@ -36,18 +37,19 @@ from transport.ground.units import percent, rate_text, time_text
 if TYPE_CHECKING:
     from transport.estimate.models import Model
     from transport.estimate.networks import Link, Network
+    from transport.estimate.ranges import Range
     from transport.estimate.tolerate import Bound, Tolerance
+    from transport.estimate.training import Training
 
 GPUS = (8, 64, 512)
 STEPS_MAX = 64  # largest number of models times numbers of GPUs of a call
 SHARE_MAX = 1_000.0  # in percent
 LINKS = (
-    *("nvlink4", "nvlink5", "pcie4", "pcie5"),
-    *("infiniband-200", "infiniband-400", "ethernet-100", "ethernet-200", "ethernet-400"),
-    *("tpu-v4", "tpu-v5e", "tpu-v5p"),
+    *("infiniband-200", "infiniband-400", "infiniband-800"),
+    *("ethernet-100", "ethernet-200", "ethernet-400", "ethernet-800"),
 )
 HEADS = [
-    *("model", "GPUs", "fits", "step", "exposed", "longest step"),
+    *("model", "GPUs", "fits", "step", "range", "exposed", "longest step"),
     *("latency tolerated", "bandwidth needed"),
 ]
 
@@ -106,9 +108,11 @@ def _step_options(command: Any) -> Any:
     multiple=True,
     default=LINKS,
     show_default=True,
-    help="Links to try between nodes; may be repeated.",
+    help="Links to try between nodes; may be repeated. nvlink5, pcie5 or tpu-v5p count as if a "
+    "switch joined all nodes with them.",
 )
 @_step_options
+@sites_options
 @click.option(
     "--plot",
     metavar="FILE",
@@ -146,20 +150,22 @@ def command(
         raise click.UsageError(f"more than {STEPS_MAX} models x --gpus: give fewer")
     with usage_errors():
         known = with_file(given["links_file"])
-        links = {name: link(name, known) for name in dict.fromkeys(names)}
+        sites = SiteOptions.taken(given)
+        links = {name: sites.delayed(link(name, known)) for name in dict.fromkeys(names)}
         computing = Computing.taken(given)
     network = network_of(given)
     read = [_read(name, given) for name in dict.fromkeys(models)]
-    found = [
-        _found(model, gpus, dict(options), network, computing, share, links)
+    pairs = [
+        _found(model, gpus, dict(options), network, computing, share, links, sites)
         for model, options, _ in read
         for gpus in dict.fromkeys(counts)
     ]
+    found, ranges = [one for one, _ in pairs], [one for _, one in pairs]
     if json_path is not None:
         inputs = {"gpu": computing.gpu.name, "efficiency": computing.gpu.efficiency}
-        write_json(inputs | _as_json(found, share, network, links), json_path)
+        write_json(inputs | _as_json(found, ranges, share, network, links), json_path)
     else:
-        _show(found, share, network, links, computing)
+        _show(found, ranges, share, network, links, computing, sites)
         click.echo("".join(f"{line}\n" for _, _, lines in read for line in lines), nl=False)
     if plot is not None:
         title = f"What steps tolerate before they take {_share_text(share)} longer"
@@ -185,8 +191,9 @@ def _found(
     computing: Computing,
     share: float,
     links: dict[str, Link],
-) -> Tolerance:
-    """What a step on so many GPUs tolerates. given: the options of the plan."""
+    sites: SiteOptions,
+) -> tuple[Tolerance, Range]:
+    """What a step on so many GPUs tolerates, and its range. given: the options of the plan."""
     from transport.estimate.plan import PlanError
     from transport.estimate.tolerate import tolerance
 
@@ -199,8 +206,9 @@ def _found(
     with usage_errors():
         plan = plan_of(given | {"data": gpus // others})
         try:
-            computation = computing.of(model, plan)
-            return tolerance(model, plan, computing.gpu, network, share, links, computation)
+            computation, network = computing.of(model, plan), sites.join(network, plan)
+            made = tolerance(model, plan, computing.gpu, network, share, links, computation)
+            return made, computing.range_of(made.reference, model, plan)
         except PlanError as error:
             # The number of data parallel replicas follows from --gpus.
             message = str(error)
@@ -211,27 +219,31 @@ def _found(
 
 def _show(
     found: Sequence[Tolerance],
+    ranges: Sequence[Range],
     share: float,
     network: Network,
     links: dict[str, Link],
     computing: Computing,
+    sites: SiteOptions,
 ) -> None:
     rows = [
         [
             one.reference.model,
             str(one.plan.gpus),
-            "yes" if one.reference.fits else "no",
+            _fits(one.reference),
             time_text(one.reference.step_ns),
+            f"{time_text(expected.low_ns)} to {time_text(expected.high_ns)}",
             percent(one.reference.exposed_ns / one.reference.step_ns),
             time_text(one.limit_ns),
-            _latency(one.latency_ns),
-            _rate(one.bytes_per_s),
+            _latency(one.latency_ns, sites),
+            _rate(one.bytes_per_s, sites),
         ]
-        for one in found
+        for one, expected in zip(found, ranges, strict=True)
     ]
-    print_table(HEADS, rows)
+    gpu = computing.gpu
+    print_table([gpu.says(one) for one in HEADS], rows)
     click.echo()
-    heads = ["between nodes", "bandwidth", "latency of a message"]
+    heads = [f"between {sites.ends}", "bandwidth", "latency of a message"]
     heads += [f"{one.reference.model}, {one.plan.gpus}" for one in found]
     rows = [
         [
@@ -244,18 +256,31 @@ def _show(
     ]
     print_table(heads, rows)
     click.echo()
-    lines = _lines(found, share, network, links)
+    lines = _lines(found, share, network, links, sites)
     marked = any(row.extrapolated for one in found for row in one.reference.rows)
     notes = [*computation_notes(computing), *notes_of(network, marked)]
-    click.echo("\n".join([*lines, *(f"note: {one}" for one in notes)]))
+    if sites.link is not None:
+        notes[:0] = dict.fromkeys(
+            note for one in found for note in site_notes(sites.join(network, one.plan), one.plan)
+        )
+    lines += [f"note: {one}" for one in notes]
+    click.echo("\n".join(map(gpu.says, lines)))
 
 
-def _latency(bound: Bound) -> str:
-    return bound.why if bound.value is None else f"+{time_text(bound.value)}"
+def _fits(step: Training) -> str:
+    return "yes" if step.fits_surely else "may not" if step.fits else "no"
 
 
-def _rate(bound: Bound) -> str:
-    return bound.why if bound.value is None else rate_text(bound.value)
+def _latency(bound: Bound, sites: SiteOptions) -> str:
+    return _why(bound, sites) if bound.value is None else f"+{time_text(bound.value)}"
+
+
+def _rate(bound: Bound, sites: SiteOptions) -> str:
+    return _why(bound, sites) if bound.value is None else rate_text(bound.value)
+
+
+def _why(bound: Bound, sites: SiteOptions) -> str:
+    return bound.why.replace("nodes", sites.ends)
 
 
 def _latencies(link: Link) -> str:
@@ -270,14 +295,24 @@ def _answer(one: Tolerance, link: str) -> str:
 
 
 def _lines(
-    found: Sequence[Tolerance], share: float, network: Network, links: dict[str, Link]
+    found: Sequence[Tolerance],
+    share: float,
+    network: Network,
+    links: dict[str, Link],
+    sites: SiteOptions,
 ) -> list[str]:
+    ends = sites.ends
+    of = "each GPU" if ends == "nodes" else "each site"
     node = f"{network.gpus_per_node} GPUs a node" if network.inside else "every GPU is a node"
     lines = [
         f"reference: the step on {network.name}, {node}; tolerated: {_share_text(share)} longer",
-        "latency tolerated: added to each message between nodes; bandwidth needed: of each GPU "
-        "between nodes, in one direction; each while the other is that of the reference",
-        "yes, no: the step with this link between nodes, with its own latency and bandwidth",
+        *sites.lines(),
+        f"latency tolerated: added to each message between {ends}; bandwidth needed: of {of} "
+        f"between {ends}, in one direction; each while the other is that of the reference",
+        f"yes, no: the step with this link between {ends}, with "
+        f"{'its own latency' if sites.latency_ns is None else 'the latency above'} and bandwidth",
+        "range: 8 of 10 published steps would be inside; the bounds are those of the step as "
+        "estimated: if it takes longer to compute, it hides and tolerates more",
         "note: every number of GPUs has the same sequences a GPU, unless --batch is given",
     ]
     if any(one.is_of_torus for one in links.values()):
@@ -287,14 +322,23 @@ def _lines(
         )
     if not all(one.reference.fits for one in found):
         lines.append("note: fits: no: the step needs more memory than the GPU has")
+    if any(_fits(one.reference) == "may not" for one in found):
+        lines.append(
+            "note: fits: may not: it fits by the estimate, but not if memory is as much above it "
+            "as published peaks were"
+        )
     unchecked = sorted({name for one in found for name in one.reference.unchecked})
     if unchecked:
-        lines.append(f"note: not checked against measurements: {', '.join(unchecked)}")
+        lines.append(f"note: {unchecked_note(unchecked)}")
     return lines
 
 
 def _as_json(
-    found: Sequence[Tolerance], share: float, network: Network, links: dict[str, Link]
+    found: Sequence[Tolerance],
+    ranges: Sequence[Range],
+    share: float,
+    network: Network,
+    links: dict[str, Link],
 ) -> dict[str, Any]:
     return {
         "network": network.name,
@@ -307,6 +351,7 @@ def _as_json(
                 "plan": vars(one.plan),
                 "fits": one.reference.fits,
                 "step_ns": one.reference.step_ns,
+                "range": vars(expected),
                 "exposed_ns": one.reference.exposed_ns,
                 "limit_ns": one.limit_ns,
                 "latency_ns": vars(one.latency_ns),
@@ -316,7 +361,7 @@ def _as_json(
                     for name, ns in one.links.items()
                 },
             }
-            for one in found
+            for one, expected in zip(found, ranges, strict=True)
         ],
     }
 

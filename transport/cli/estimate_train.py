@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,44 +11,42 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transport.cli.estimate_configs import config_option, configured
+from transport.cli.estimate_memory import MEMORY_OPTIONS, offload_option, set_framework
 from transport.cli.estimate_options import (
-    MARK,
     gpu_of,
     gpu_options,
     network_of,
     network_options,
-    notes_of,
-    torus_notes,
+    refusing,
     torus_of,
     torus_options,
     usage_errors,
 )
+from transport.cli.estimate_report import Report, compared_table, report
+from transport.cli.estimate_run import Spent, add_run, run_of, run_options
+from transport.cli.estimate_sites import SiteOptions, sites_options
 from transport.cli.options import HTML, InputFile, output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, write_json
 from transport.cli.packages import PAGES, PLOTS, need_packages
 from transport.cli.plots import prepared, save
-from transport.estimate.gpus import LATEST
 from transport.estimate.names import matched, size_of
-from transport.estimate.plan import DTYPES, FRAMEWORKS, RANKS_MAX, RECOMPUTES, REMATS, SCHEDULES
-from transport.ground.units import bytes_text, percent, time_text
+from transport.estimate.plan import DTYPES, RANKS_MAX, RECOMPUTES, REMATS, SCHEDULES
 
 if TYPE_CHECKING:
     from transport.estimate.computation import Computation
     from transport.estimate.curves import Curve
     from transport.estimate.gpus import Gpu
-    from transport.estimate.memory import Memory
     from transport.estimate.models import Model
-    from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
     from transport.estimate.ranges import Range
-    from transport.estimate.training import Row, Training
+    from transport.estimate.training import Training
 
 # Options of parallelism -> help.
 DEGREES = {
     "data": "Data parallel replicas.",
     "tensor": "GPUs that share each layer.",
     "pipeline": "Pipeline stages.",
-    "interleave": "Model chunks of a stage.",
+    "interleave": "Model chunks of a pipeline stage (virtual stages).",
     "expert": "GPUs that share the experts of a layer.",
     "context": "GPUs that share each sequence.",
 }
@@ -65,10 +64,6 @@ SIZES = {
 LAYERS_MAX, SIZE_MAX = 4_096, 1 << 31
 # Sizes that a custom model must give.
 NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}
-OPERATION_HEADS = [
-    *("for", "operation", "algorithm", "protocol", "ranks", "nodes", "size"),
-    *("each", "in all", "exposed", "limited by"),
-]
 
 
 def _integer(option: str, default: int, least: int, most: int | None, text: str) -> Any:
@@ -81,7 +76,7 @@ def size_options(command: Any) -> Any:
     """Adds the options that change the model's sizes."""
     for name, text in reversed(SIZES.items()):
         option = f"--{name.replace('_', '-')}"
-        help_text = f"Instead of the preset's {text}."
+        help_text = f"{text[0].upper()}{text[1:]}. Default: what MODEL has."
         kind = click.IntRange(1, LAYERS_MAX if name == "layers" else SIZE_MAX)
         command = click.option(option, name, type=kind, help=help_text)(command)
     return command
@@ -113,17 +108,10 @@ COMMON_OPTIONS = (
         type=click.Choice(DTYPES),
         default=DTYPES[0],
         show_default=True,
-        help="Of the matrix products of a layer's linear parts; fp8: as Transformer Engine, with "
-        "attention and logits in bf16. The GPU's profile must have its rate.",
+        help="Type of the matrix products of a layer's linear parts; fp8: as in Transformer "
+        "Engine, with attention and logits in bf16. The GPU's profile must have its rate.",
     ),
-    click.option(
-        "--framework",
-        type=click.Choice(FRAMEWORKS),
-        default=FRAMEWORKS[0],
-        show_default=True,
-        help="Whose kernels and buffers count in memory: torch.compile of model and loss, and "
-        "Megatron, fuse SwiGLU and the loss.",
-    ),
+    *MEMORY_OPTIONS,
     click.option(
         "--flash/--no-flash",
         default=True,
@@ -142,6 +130,14 @@ COMMON_OPTIONS = (
         help="Keys and values go around the context parallel ranks beside attention (Megatron's "
         "p2p); else attention waits for them.",
     ),
+    click.option(
+        "--expert-tensor",
+        default=0,
+        show_default=True,
+        type=click.IntRange(0, RANKS_MAX),
+        help="GPUs that share each expert (Megatron's --expert-tensor-parallel-size). 0: as many "
+        "as share the other layers.",
+    ),
     _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
     _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
 )
@@ -149,7 +145,7 @@ PLAN_OPTIONS = (
     click.option(
         "--batch",
         type=click.IntRange(1),
-        help="Sequences of a step. Default: a microbatch for each stage of each replica.",
+        help="Sequences of a step, of all GPUs. Default: a microbatch for each stage of a replica.",
     ),
     _integer("--micro-batch", 1, 1, None, "Sequences of a microbatch."),
     _integer(
@@ -164,22 +160,33 @@ PLAN_OPTIONS = (
         "them (HSDP). 0: all.",
     ),
     click.option(
+        "--sum-replicas-once",
+        "sum_once",
+        is_flag=True,
+        help="HSDP: replicas sum gradients after the last microbatch only (PyTorch: "
+        "set_requires_all_reduce).",
+    ),
+    click.option(
         "--bucket",
         default="25 MiB",
         show_default=True,
-        help="Gradients per operation; a number without a unit is of MiB, as bucket_cap_mb.",
+        metavar="SIZE",
+        help="Size of the gradients that an operation sends; a number without a unit is of MiB, "
+        "as bucket_cap_mb.",
     ),
     click.option(
         "--recompute",
         type=click.Choice([*RECOMPUTES, *REMATS]),
         is_flag=False,
         flag_value="full",
+        metavar="KIND",
         default="none",
         show_default=True,
-        help="What backward computes again: selective: attention's matrix (Megatron); "
+        help="What backward computes again. none; selective: attention's matrix (Megatron); "
         "selective-op: every other product (torchtitan); full, or no value: each layer; "
-        "maxtext-...: all that MaxText's remat_policy of this name does not keep.",
+        f"{', '.join(REMATS)}: all that MaxText's remat_policy of this name does not keep.",
     ),
+    offload_option,
     click.option(
         "--sequence-parallel/--no-sequence-parallel",
         "split_sequence",
@@ -187,11 +194,17 @@ PLAN_OPTIONS = (
         help="Split activations between tensor parallel parts, too.",
     ),
     click.option(
+        "--overlap-gather/--no-overlap-gather",
+        default=False,
+        help="ZeRO 1 and 2 gather parameters beside the next forward pass, not after the step.",
+    ),
+    click.option(
         "--schedule",
         type=click.Choice(SCHEDULES),
         default=SCHEDULES[0],
         show_default=True,
-        help="Of the pipeline: one forward, one backward; ZB-H1; DualPipe.",
+        help="Schedule of the pipeline. 1f1b: one forward, one backward; zero-bubble: ZB-H1; "
+        "dualpipe: that of DeepSeek-V3.",
     ),
     *COMMON_OPTIONS,
 )
@@ -209,6 +222,13 @@ def step_options(command: Any) -> Any:
 @click.command("train", short_help="Estimate a training step.")
 @step_options
 @torus_options
+@sites_options
+@run_options
+@refusing(
+    "--gpus",
+    "a step has --data x --tensor x --pipeline x --context GPUs: give --data, or let `weft "
+    "estimate plan` search them",
+)
 @click.option(
     "--compare",
     "others",
@@ -241,7 +261,8 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
     """Estimate a training step of MODEL: a preset, a configuration file, or `custom` with sizes.
 
     A file is config.json of Hugging Face, Megatron-LM's arguments or torchtitan's TOML. What files
-    say about parallelism and batch are defaults of the options.
+    say about parallelism and batch are defaults of the options. --data x --tensor x --pipeline x
+    --context GPUs, by default one, are nodes of their own unless --inside links GPUs of a node.
 
     \b
     Examples:
@@ -254,38 +275,43 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
     """
     from transport.estimate.training import as_json, train
 
-    files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
-    files.prepare()
-    torus, slices = given.pop("torus"), given.pop("slices")
+    files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page"))).prepared()
+    torus, slices, between = given.pop("torus"), given.pop("slices"), given["between"]
     _check_together(torus, slices, others, files, given)
-    files_read = configured(model, given, SIZES)
-    between = given["between"]
+    files_read, sites = configured(model, given, SIZES), SiteOptions.taken(given)
     links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given) if torus is None else None
     with usage_errors():
         shape = model_of(files_read.model, given)
         computing = Computing.taken(given)
-        network = network or torus_of(str(torus), given, computing.gpu, slices)
+        one = network or torus_of(str(torus), given, computing.gpu, slices)
+        run = run_of(given, computing.gpu, _gpus_of(given), one.gpus_per_node)
         plan = plan_of(given)
+        network = sites.join(one, plan)
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
-        compared = {between: found}
-        for link, one in links.items():
-            compared[link] = train(shape, plan, computing.gpu, one, computation)
+        compared = {between: found} | {
+            link: train(shape, plan, computing.gpu, sites.join(one, plan), computation)
+            for link, one in links.items()
+        }
         expected = computing.range_of(found, shape, plan)
         said = report(found, plan, network, computing, expected)
-        said.lines[:0] = files_read.lines
-        if others:
-            said.tables.append(compared_table(compared))
+        spent = Spent.of(run, found.step_ns, plan, shape, computing.gpu)
+        add_run(said, run, spent, expected, [*files_read.lines, *sites.lines()])
+        said.tables.extend([compared_table(compared)] if others else [])
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
     if json_path is None:
         said.show()
         return
-    inputs = _inputs_json(shape, plan, computing, computation)
-    inputs |= {"network": network.name, "range": vars(expected)}
-    more = {"compared": {link: as_json(one) for link, one in compared.items()}}
-    more = (more if others else {}) | files_read.document
-    write_json(inputs | as_json(found) | more, json_path)
+    inputs = _inputs_json(shape, plan, computing, computation) | spent.as_json()
+    inputs |= {"network": network.name, "sites": sites.count, "range": vars(expected)}
+    more = {"compared": {link: as_json(one) for link, one in compared.items()}} if others else {}
+    write_json(inputs | as_json(found) | more | files_read.document, json_path)
+
+
+def _gpus_of(given: dict[str, Any]) -> int:
+    """The GPUs of the degrees that options give."""
+    return math.prod(given[name] for name in ("data", "tensor", "pipeline", "context"))
 
 
 def _check_together(
@@ -296,6 +322,8 @@ def _check_together(
         raise click.UsageError("--compare: give links with --between, not --network")
     if torus is not None and (others or files.curves or files.page):
         raise click.UsageError("--torus: leave out --compare, --curves and --html")
+    if given["sites"] > 1 and (files.curves or files.page):
+        raise click.UsageError("--sites: leave out --curves and --html, which have one site")
     if torus is None and slices > 1:
         raise click.UsageError("--slices: give the shape of one, --torus, such as 4x4x4")
 
@@ -320,7 +348,7 @@ class Files:
     curves: Path | None
     page: Path | None
 
-    def prepare(self) -> None:
+    def prepared(self) -> Files:
         """Fails before the work if a picture cannot be drawn."""
         if self.page is not None:
             need_packages("--html", PAGES, PLOTS)
@@ -329,6 +357,7 @@ class Files:
                 prepared(file, option)
         if self.page is not None:
             prepared(Path("page.svg"), "--html")
+        return self
 
 
 @dataclass(frozen=True)
@@ -349,7 +378,9 @@ class Computing:
             raise click.UsageError(
                 "--efficiency does not apply to a measured --computation: leave it out"
             )
-        return cls(gpu_of(given), file)
+        gpu = gpu_of(given)
+        set_framework(given, gpu)
+        return cls(gpu, file)
 
     def of(self, model: Model, plan: Plan) -> Computation:
         from transport.estimate.computation import measured, of_gpu
@@ -420,176 +451,3 @@ def plan_of(given: dict[str, Any]) -> Plan:
     split, name = given.pop("split_sequence"), given.pop("recompute")
     again = {"kept": REMATS[name]} if name in REMATS else RECOMPUTES[name]
     return Plan(**given, **again, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The text about a step: tables, each with its heads and rows, and lines."""
-
-    tables: list[tuple[list[str], list[list[str]]]]
-    lines: list[str]
-
-    def show(self) -> None:
-        for heads, rows in self.tables:
-            print_table(heads, rows)
-            click.echo()
-        click.echo("\n".join(self.lines))
-
-
-def report(
-    found: Training, plan: Plan, network: Network, computing: Computing, expected: Range
-) -> Report:
-    parts = [
-        ("computation", found.compute_ns),
-        ("waiting for other stages", found.bubble_ns),
-        ("exposed communication", found.exposed_ns),
-        ("waiting for the host", found.host_ns),
-        ("step", found.step_ns),
-    ]
-    if not found.host_ns:
-        del parts[3]
-    tables = [
-        (
-            ["part", "time", "share"],
-            [[name, time_text(ns), percent(ns / found.step_ns)] for name, ns in parts],
-        ),
-        (OPERATION_HEADS, [_operation(row, plan) for row in found.rows]),
-        (
-            ["change", "step"],
-            [
-                [_change(name, network), percent(ratio - 1, signed=True)]
-                for name, ratio in found.gains.items()
-            ],
-        ),
-    ]
-    lines = [
-        _range(expected),
-        *_facts(found, plan, computing.gpu),
-        *_inputs(plan, network, computing),
-    ]
-    return Report(tables, [*lines, *_notes(found, plan, network, computing)])
-
-
-def _change(name: str, network: Network) -> str:
-    """The name of a change in Training.gains, in words of the network."""
-    return name if network.torus is None else name.replace("between nodes", "of the links")
-
-
-def _operation(row: Row, plan: Plan) -> list[str]:
-    return [
-        row.kind,
-        row.operation,
-        row.algorithm,
-        row.protocol,
-        str(row.ranks),
-        str(row.nodes),
-        bytes_text(row.bytes),
-        time_text(row.each_ns) + MARK * row.extrapolated,
-        time_text(row.total_ns / plan.pipeline),
-        time_text(row.exposed_ns),
-        row.limited_by,
-    ]
-
-
-def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows that compare the step's time over each kind of link between nodes."""
-    rows = [
-        [
-            link,
-            time_text(one.step_ns),
-            time_text(one.exposed_ns),
-            percent(one.exposed_ns / one.step_ns),
-        ]
-        for link, one in found.items()
-    ]
-    return ["between nodes", "step", "exposed communication", "share"], rows
-
-
-def _range(expected: Range) -> str:
-    """The line about the range of the step's time."""
-    why = f"; wider: {', '.join(expected.wider)}" if expected.wider else ""
-    low, high = time_text(expected.low_ns), time_text(expected.high_ns)
-    return f"range: {low} to {high} (8 of 10 published steps would be inside{why})"
-
-
-def _facts(found: Training, plan: Plan, of: Gpu) -> list[str]:
-    memory = found.memory
-    lacking = (
-        f"does not fit: a GPU needs {bytes_text(memory.total)} and has "
-        f"{bytes_text(of.memory_bytes)}: weft estimate plan finds plans that fit"
-    )
-    return [
-        *([] if found.fits else [lacking]),
-        f"{plan.gpus} GPUs, {found.tokens_per_s:,.0f} tokens/s, "
-        f"{found.flops_per_gpu / 1e12:.1f} Tflop/s a GPU",
-        f"memory of a GPU: {bytes_text(memory.total)} ({_parts_of(memory)})",
-        f"bottleneck: {found.bottleneck}",
-    ]
-
-
-def _parts_of(memory: Memory) -> str:
-    """What the memory consists of, without parts that are empty."""
-    parts = {
-        "parameters": memory.parameters,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "activations": memory.activations,
-        "logits": memory.logits,
-        "buffers": memory.buffers,
-        "unused by the allocator": memory.unused,
-        "CUDA and NCCL": memory.outside,
-    }
-    return ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items() if size)
-
-
-def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
-    """Lines about the inputs of the estimate, many of which are defaults."""
-    if network.torus is not None:
-        node = "links to neighbours only"
-    elif network.inside is None:
-        node = "every GPU alone in its node, with a NIC"
-    else:
-        node = f"{network.gpus_per_node} GPUs a node"
-    kind = f"ZeRO {plan.zero}" if plan.zero else "DDP"
-    return [
-        f"network: {network.name}; {node}",
-        f"each GPU: {computing.gpu.name}; {kind}, sequences of a microbatch: {plan.micro_batch}",
-    ]
-
-
-def _notes(found: Training, plan: Plan, network: Network, computing: Computing) -> list[str]:
-    made = []
-    if network.torus is not None:
-        made.append("torus: the latency of a call is not known and not in the times")
-    elif network.inside is None and plan.gpus > 1:
-        made.append(
-            f"without --inside these are {plan.gpus:,} nodes of one GPU each; for GPUs of one "
-            "node, give the link between them, such as --inside nvlink4"
-        )
-    if found.scheduled < plan.microbatches:
-        made.append(
-            f"{found.scheduled:,} of {plan.microbatches:,} microbatches were scheduled; all later "
-            "rounds take the same time"
-        )
-    if found.unchecked:
-        made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
-    made += computation_notes(computing, network.torus is not None)
-    made += notes_of(network, any(row.extrapolated for row in found.rows))
-    return [f"note: {one}" for one in made]
-
-
-def computation_notes(computing: Computing, is_torus: bool = False) -> list[str]:
-    """Notes on where the time of computation comes from, and on the GPU's own links.
-
-    is_torus: the step is on a torus.
-    """
-    made = []
-    if computing.file is not None:
-        made.append(f"computation as measured on one GPU: {computing.file.name}")
-    elif computing.gpu.efficiency is None:
-        fitted = computing.gpu.generation or f"no {computing.gpu.name}, but {LATEST}"
-        made.append(
-            f"kernels' speed is fitted to published runs (of {fitted}): measure it, and give "
-            "--computation or --efficiency"
-        )
-    return made + ([] if is_torus else torus_notes(computing.gpu))

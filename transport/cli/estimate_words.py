@@ -33,6 +33,7 @@ def train_command(model: str, given: Mapping[str, Any], plan: Plan) -> str:
         "bucket": f"{plan.bucket_bytes >> 20} MiB",
         "recompute": recompute_of(plan),
         "split_sequence": plan.sequence,
+        "overlap_gather": plan.overlap_gather,
     }
     # `train` refuses options that others make useless, also with their defaults.
     if values.get("network_file") is not None:

@@ -30,6 +30,17 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class PercentType(FiniteRange):
+    """Parses a percentage in a range, such as 5% or 5; the result is the share, 0.05."""
+
+    name = "percentage"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        return super().convert(str(value).strip().removesuffix("%"), param, ctx) / 100
+
+
 class CountType(click.ParamType[int]):
     """Parses a whole number such as 2K, 350M, 1.5B or 15e12; units are decimal."""
 

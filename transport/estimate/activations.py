@@ -3,7 +3,8 @@
 Each tensor is counted as in Korthikanti et al., "Reducing Activation Recomputation in Large
 Transformer Models" (arXiv 2205.05198, section 4), in bytes for each token and hidden unit, with
 values of 16 bits. a: heads, s: tokens of a sequence, h: hidden units; k: heads of keys and values
-as a part of a; f: hidden units of the MLP as a part of h.
+as a part of a; f: hidden units of the MLP as a part of h. Heads are taken to have h values in all;
+if they have others, what is of attention has so many times as much.
 
 | tensor                                       | GPT      | gated (Llama)          | split   |
 |----------------------------------------------|----------|------------------------|---------|
@@ -20,7 +21,8 @@ sums are the paper's: 10 + 24/t + 5as/(ht), and (34 + 5as/h)/t with sequence par
 queries make k smaller. FlashAttention keeps no matrix (Dao et al. 2022, section 3), only a sum for
 each row, which is below 0.1 % and left out. A kernel that fuses SwiGLU, as Megatron's and that of
 torch.compile do, computes the SiLU again: 6f. Each of several experts' tokens is copied to its
-experts and back: 4 for each active expert, and f counts all active experts.
+experts and back: 4 for each routed expert, and f counts all active experts. GPUs that share an
+expert have all of its inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ BORDER = 2  # a tensor between layers, which is all that full recomputation keep
 def layer_activations(model: Model, plan: Plan) -> float:
     """Bytes of all activations of a layer, of one microbatch on one GPU."""
     shared = SHARED + (0 if model.gated else MASKS)
-    split = 4 + 4 * _kv_share(model) + _around_mlp(model, plan)
+    split = (4 + 4 * _kv_share(model)) * _width_share(model) + _around_mlp(model, plan)
     whole = _bytes(model, plan, shared, split)
     return whole + (0.0 if plan.flash else _matrix(model, plan))
 
@@ -57,11 +59,22 @@ def kept_activations(model: Model, plan: Plan) -> float:
     if plan.selective == "operators":
         first = 2 * _ffn_share(model)
         values = 2 * _kv_share(model) if model.gated else 4 * _kv_share(model)
-        return _bytes(model, plan, BORDER + (2 if model.gated else 0), 2 + values + 2 + first)
+        attention = (2 + values + 2) * _width_share(model)
+        return _bytes(model, plan, BORDER + (2 if model.gated else 0), attention + first)
     whole = layer_activations(model, plan)
     if plan.selective == "attention" and not plan.flash:
         whole -= _matrix(model, plan)
     return whole
+
+
+def working_activations(model: Model, plan: Plan) -> float:
+    """Bytes of a layer's activations that are there at once while XLA computes it again.
+
+    Attention and the MLP one after the other: XLA orders instructions so that little is alive.
+    """
+    attention = _bytes(model, plan, 2 * BORDER, 4 + 4 * _kv_share(model))
+    attention += 0.0 if plan.flash else _matrix(model, plan)
+    return max(attention, _bytes(model, plan, 3 * BORDER, _around_mlp(model, plan)))
 
 
 def repeated_passes(model: Model, plan: Plan) -> float:
@@ -75,19 +88,25 @@ def repeated_passes(model: Model, plan: Plan) -> float:
         return attention_share(model)
     if plan.selective == "operators":
         # The products that are not kept: of keys and of attention's output, and the MLP's second.
-        keys = model.hidden * model.hidden * _kv_share(model) if model.gated else 0.0
+        hidden, width = model.hidden, model.attention_width
+        keys = hidden * width * _kv_share(model) if model.gated else 0.0
         second = model.active * model.hidden * model.ffn if model.gated else 0.0
-        products = 2.0 * (keys + model.hidden * model.hidden + second) / whole
+        products = 2.0 * (keys + hidden * width + second) / whole
         # Without FlashAttention its matrix is not kept, and backward needs it.
         return products + (0.0 if plan.flash else attention_share(model))
     return 0.0
 
 
 def _kept_by_maxtext(model: Model, kept: tuple[str, ...]) -> tuple[float, float]:
-    """Bytes for each token and hidden unit that MaxText keeps: whole, and split."""
-    kv, first = _kv_share(model), (2 if model.gated else 1) * _ffn_share(model)
-    widths = {"query_proj": 1.0, "key_proj": kv, "value_proj": kv, "context": 1.0, "mlpwi": first}
-    whole = BORDER + 2 * sum(name in kept for name in ("out_proj", "mlpwo"))
+    """Bytes for each token and hidden unit that MaxText keeps: whole, and split.
+
+    Not the MLP's last product, also if its policy names it: jax.checkpoint saves what backward
+    needs, which is not this one.
+    """
+    w, first = _width_share(model), (2 if model.gated else 1) * _ffn_share(model)
+    kv = w * _kv_share(model)
+    widths = {"query_proj": w, "key_proj": kv, "value_proj": kv, "context": w, "mlpwi": first}
+    whole = BORDER + 2 * ("out_proj" in kept)
     return whole, 2 * sum(width for name, width in widths.items() if name in kept)
 
 
@@ -97,13 +116,13 @@ def repeated_products(model: Model, kept: tuple[str, ...]) -> dict[str, float]:
     kept: as in Plan. XLA removes the MLP's last product from what runs again, as backward does not
     need its result.
     """
-    hidden, kv = model.hidden, _kv_share(model)
+    hidden, w = model.hidden, _width_share(model)
     parameters = {
-        "query_proj": 1.0,
-        "key_proj": kv,
-        "value_proj": kv,
-        "context": 2.0 * model.sequence / hidden,
-        "out_proj": 1.0,
+        "query_proj": w,
+        "key_proj": w * _kv_share(model),
+        "value_proj": w * _kv_share(model),
+        "context": 2.0 * model.sequence / hidden * w,
+        "out_proj": w,
         "mlpwi": (2 if model.gated else 1) * _ffn_share(model),
     }
     return {name: 2.0 * hidden**2 * one for name, one in parameters.items() if name not in kept}
@@ -111,7 +130,7 @@ def repeated_products(model: Model, kept: tuple[str, ...]) -> dict[str, float]:
 
 def attention_share(model: Model) -> float:
     """The part of a layer's operations that are attention's, without its parameters."""
-    return 4.0 * model.sequence * model.hidden / model.layer_flops(1.0)
+    return 4.0 * model.sequence * model.attention_width / model.layer_flops(1.0)
 
 
 def weights_share(model: Model) -> float:
@@ -138,12 +157,18 @@ def _matrix(model: Model, plan: Plan) -> float:
 
 def _around_mlp(model: Model, plan: Plan) -> float:
     gated = 8 if plan.framework == "pytorch" else 6
-    routed = 4 * model.active if model.experts > 1 else 0
+    # Those that share an expert gather its inputs, of which other tensor parallel ranks have parts.
+    gathered = plan.expert_parts if plan.sequence or plan.tensor == 1 else 1
+    routed = 2 * (1 + gathered) * model.routed if model.experts > 1 else 0
     return (gated if model.gated else 4) * _ffn_share(model) + routed
 
 
 def _kv_share(model: Model) -> float:
     return (model.kv_heads or model.heads) / model.heads
+
+
+def _width_share(model: Model) -> float:
+    return model.attention_width / model.hidden
 
 
 def _ffn_share(model: Model) -> float:

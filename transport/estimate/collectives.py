@@ -11,7 +11,7 @@ NVLS: NVLink SHARP, whose switches add what the GPUs of a node send; latencies o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transport.estimate.names import matched
 from transport.estimate.networks import Network, Protocol
@@ -84,6 +84,17 @@ class Estimate:
     def nic_share(self) -> float:
         """Part of its time in which it keeps a GPU's NIC, or the uplinks, busy."""
         return min(self.nic_ns / self.time_ns, 1.0) if self.time_ns else 0.0
+
+    def followed_by(self, outside: Estimate, ranks: int) -> Estimate:
+        """The operation of more ranks that goes on outside, over another network."""
+        return replace(
+            self,
+            ranks=ranks,
+            time_ns=self.time_ns + outside.time_ns,
+            latency_ns=self.latency_ns + outside.latency_ns,
+            bytes_ns=self.bytes_ns + outside.bytes_ns,
+            limited_by=outside.limited_by if outside.time_ns > self.time_ns else self.limited_by,
+        )
 
 
 def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: float) -> Terms:

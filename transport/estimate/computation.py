@@ -137,7 +137,7 @@ def _at_efficiency(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     moved = MOVED * layer_activations(model, plan)
     flops = model.layer_flops(tokens) / plan.tensor
     if plan.dtype == "fp8":  # linear parts take less, as if they had fewer operations
-        attention = 4.0 * model.sequence * model.hidden * tokens / plan.tensor
+        attention = 4.0 * model.sequence * model.attention_width * tokens / plan.tensor
         flops = attention + (flops - attention) * gpu.flops / gpu.fp8_flops
     layer_ns = gpu.ns(flops, moved)
     head_ns = gpu.ns(model.head_flops(tokens) / plan.tensor)
@@ -190,6 +190,8 @@ def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
         "experts": model.experts,
         "active": model.active,
         "attention": model.attention,
+        "shared": model.shared,
+        "width": model.attention_width,
         "micro_batch": plan.micro_batch,
         "flash": plan.flash,
         "value_bytes": plan.value_bytes,
@@ -206,6 +208,8 @@ def _given(row: dict[str, Any], key: str) -> Any:
         "experts": 1,
         "active": 1,
         "attention": 0,
+        "shared": 0,
+        "width": row.get("hidden"),
         "flash": True,
         "value_bytes": 2,
         "dtype": "bf16",
@@ -234,7 +238,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise ComputationError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ComputationError(f"{file} is not a result of python -m bench step") from None
+        raise ComputationError(
+            f"{file} is not a result of python -m bench step: give its JSON"
+        ) from None
     return rows
 
 

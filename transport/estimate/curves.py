@@ -59,7 +59,9 @@ def curves(model: Model, plan: Plan, computation: Computation, network: Network)
 
 def _replicas(plan: Plan) -> list[int]:
     """Numbers of data parallel replicas: the plan's own, and powers of two times the fewest."""
-    found, data = {plan.data}, math.lcm(plan.expert, plan.shard or 1)
+    experts = plan.expert * plan.expert_parts
+    experts //= math.gcd(experts, plan.tensor)
+    found, data = {plan.data}, math.lcm(experts, plan.shard or 1)
     while data * plan.gpus // plan.data <= GPUS_MAX:
         found.add(data)
         data *= 2

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Kernels:
     """Shares of a GPU's data-sheet rates that its kernels reach.
 
     products: of the peak, in large products, at the clock that the power limit leaves. depth: steps
-    of k that a tile costs beside its own. flash: framework -> of the peak, in forward and backward
+    of k that a tile costs beside its own. fp8: the share of the peak in FP8 as a part of that in 16
+    bits; None: the same, and not fitted. flash: framework -> of the peak, in forward and backward
     passes of FlashAttention of long sequences, of the operations that are done; flash_tokens: the
     length of a sequence that reaches half of it. memory: of its memory's rate. unfused: bytes that
     PyTorch's kernels between products move, for each one that Megatron's fused ones move.
@@ -33,6 +34,7 @@ class Kernels:
     unfused: float
     launch_ns: float
     spread: tuple[float, float]
+    fp8: float | None = None
     fitted: tuple[str, ...] = ()
     copies: bool = True
 
@@ -45,6 +47,12 @@ class Kernels:
 FLASH_2_A100 = (0.67, 0.60)
 FLASH_2_HOPPER = (0.39, 0.32)
 CUDNN_HOPPER = (0.62, 0.53)
+# On a B200, FlashAttention 4 reaches 1,605 Tflop/s in forward, at most 1.3 times as much as cuDNN
+# 9.13 and 2.7 times Triton, as units for exponentials and shared memory are as on Hopper
+# (https://www.together.ai/blog/flashattention-4). Backward: assumed in Hopper's proportion;
+# FlashAttention 2: assumed as Triton.
+CUDNN_BLACKWELL = (0.55, 0.47)
+FLASH_2_BLACKWELL = (0.26, 0.22)
 # Assumed: kernels that a host queues ahead follow each other in 1 to 3 us.
 LAUNCH_NS = 2_000.0
 # Assumed: no measurement of Splash attention as a part of a TPU's peak was found. A causal mask
@@ -56,6 +64,17 @@ SPLASH_BLOCK = 512.0
 # publisher, the fit gives 0.93 to 1.05, which has nothing of what publishers differ in: assumed is
 # the widest range of a generation with several, A100s.
 OF_ONE_PUBLISHER = (0.79, 1.18)
+HOPPER = Kernels(
+    products=0.595,
+    depth=205.0,
+    flash={"pytorch": FLASH_2_HOPPER, "megatron": CUDNN_HOPPER},
+    flash_tokens=800.0,
+    memory=0.80,
+    unfused=2.45,
+    launch_ns=LAUNCH_NS,
+    spread=(0.92, 1.18),
+    fp8=1.10,
+)
 GENERATIONS = {
     "a100": Kernels(
         products=0.70,
@@ -67,15 +86,15 @@ GENERATIONS = {
         launch_ns=LAUNCH_NS,
         spread=(0.79, 1.18),
     ),
-    "hopper": Kernels(
-        products=0.59,
-        depth=190.0,
-        flash={"pytorch": FLASH_2_HOPPER, "megatron": CUDNN_HOPPER},
-        flash_tokens=800.0,
-        memory=0.78,
-        unfused=2.25,
-        launch_ns=LAUNCH_NS,
-        spread=(0.89, 1.18),
+    "hopper": HOPPER,
+    # A tile's steps beside its own take as long as on Hopper, whose SMs have half of the peak. All
+    # else but products is as on Hopper.
+    "blackwell": replace(
+        HOPPER,
+        products=0.51,
+        depth=415.0,
+        flash={"pytorch": FLASH_2_BLACKWELL, "megatron": CUDNN_BLACKWELL},
+        spread=(0.79, 1.24),
     ),
     # XLA fuses the kernels between products; a program has no host that launches each.
     "tpu": Kernels(

@@ -10,6 +10,7 @@ from typing import Any
 from transport.estimate.generations import GENERATIONS, Kernels
 from transport.estimate.gpu_profiles import UNKNOWN, Facts, GpuError, read
 from transport.estimate.names import matched
+from transport.estimate.networks import links
 from transport.ground.text import similar
 
 GPUS = Path(__file__).parent / "gpus.toml"
@@ -19,7 +20,19 @@ GPUS = Path(__file__).parent / "gpus.toml"
 EFFICIENCY = 0.67
 EFFICIENCY_MIN = 0.001
 # Other names, and those that leave the size of the memory open.
-ALIASES = {"v100": "v100-32", "a100": "a100-80", "trn2": "trainium2"}
+# NVIDIA's modules of SXM are the GPUs of the profiles; those for PCIe are slower ones.
+ALIASES = {
+    "v100": "v100-32",
+    "a100": "a100-80",
+    "trn2": "trainium2",
+    "h100-sxm": "h100",
+    "h100-sxm5": "h100",
+    "h100-80": "h100",
+    "h200-sxm": "h200",
+    "a100-sxm": "a100-80",
+    "a100-80gb": "a100-80",
+    "h100-80gb": "h100",
+}
 # Whose kernels a GPU of a generation without a fit is assumed to run.
 LATEST = "hopper"
 
@@ -51,6 +64,33 @@ class Gpu:
     @property
     def kernels(self) -> Kernels:
         return self.fitted or GENERATIONS[self.generation or LATEST]
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.generation == "tpu"
+
+    @property
+    def noun(self) -> str:
+        """What such an accelerator is called."""
+        if self.is_tpu:
+            return "TPU"
+        known = links()
+        is_on_torus = any(one in known and known[one].is_of_torus for one in self.facts.links)
+        return "accelerator" if is_on_torus else "GPU"
+
+    @property
+    def one(self) -> str:
+        """The noun with its article."""
+        return f"an {self.noun}" if self.noun[0] in "ae" else f"a {self.noun}"
+
+    def says(self, text: str) -> str:
+        """A text that speaks of GPUs, in words of this accelerator."""
+        return text.replace("a GPU", self.one).replace("GPU", self.noun)
+
+    @property
+    def share(self) -> float:
+        """The part of its peak that large matrix products reach in a training step."""
+        return self.kernels.products * self.clock if self.efficiency is None else self.efficiency
 
     @property
     def fp8_flops(self) -> float:
@@ -89,6 +129,8 @@ def gpu(name: str, efficiency: float | None = None, file: Path | None = None) ->
     name = name if name in tables else ALIASES.get(name, name)
     if name not in tables:
         hint = similar(name, list(tables))
+        if Path(name).is_file():
+            hint = "; a file of one ends in .toml"
         raise GpuError(f"no GPU {name}: known are {', '.join(tables)}{hint}")
     if efficiency is not None and not EFFICIENCY_MIN <= efficiency <= 1:
         raise GpuError(f"efficiency: {efficiency}: must be {EFFICIENCY_MIN} to 1")

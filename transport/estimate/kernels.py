@@ -76,8 +76,10 @@ def product_ns(product: Product, gpu: Gpu, value_bytes: float, is_fp8: bool = Fa
     """
     known = gpu.kernels
     m, n, k, count = product.m, product.n, product.k, product.count
-    flops = gpu.fp8_flops if is_fp8 else gpu.flops
-    peak, depth = flops * known.products * gpu.clock, known.depth * flops / gpu.flops
+    flops, reached = gpu.flops, known.products * gpu.clock
+    if is_fp8:
+        flops, reached = gpu.fp8_flops, reached * (known.fp8 or 1.0)
+    peak, depth = flops * reached, known.depth * flops / gpu.flops
     if gpu.array:
         tiled_s = _passed(product, gpu.array) / peak
     else:
@@ -127,13 +129,18 @@ def layer_products(model: Model, plan: Plan) -> Iterator[Product]:
         yield Product(tokens, model.attention / hidden / parts, hidden)
     else:
         kv = (model.kv_heads or model.heads) * model.head_size
-        yield Product(tokens, (hidden + 2 * kv) / parts, hidden)
-        yield Product(tokens, hidden, hidden / parts)
-    # The tokens of a GPU go to the experts of all GPUs that share them, and others come.
-    experts = model.experts / plan.expert
-    routed = tokens * model.active / experts
-    yield Product(routed, (2 if model.gated else 1) * model.ffn / parts, hidden, experts)
-    yield Product(routed, hidden, model.ffn / parts, experts)
+        yield Product(tokens, (model.attention_width + 2 * kv) / parts, hidden)
+        yield Product(tokens, hidden, model.attention_width / parts)
+    # The tokens of a GPU go to the experts of all GPUs that share them, and others come. Tensor
+    # parallel GPUs have parts of the tokens, and those that share an expert have all of theirs.
+    experts, sharing = model.experts / plan.expert, plan.expert_parts
+    routed = tokens * model.routed / experts * sharing / parts
+    first = (2 if model.gated else 1) * model.ffn
+    yield Product(routed, first / sharing, hidden, experts)
+    yield Product(routed, hidden, model.ffn / sharing, experts)
+    if model.shared:
+        yield Product(tokens, model.shared * first / parts, hidden)
+        yield Product(tokens, hidden, model.shared * model.ffn / parts)
 
 
 def head_product(model: Model, plan: Plan) -> Product:
@@ -144,7 +151,7 @@ def attention_ns(model: Model, plan: Plan, gpu: Gpu) -> tuple[float, float]:
     """Attention's time in a layer's forward and backward pass."""
     tokens, parts, known = tokens_of(model, plan), plan.tensor, gpu.kernels
     if plan.flash:
-        flops = CAUSAL * 4.0 * tokens * model.sequence * model.hidden / parts
+        flops = CAUSAL * 4.0 * tokens * model.sequence * model.attention_width / parts
         if gpu.array:  # a head is a size of all products
             flops *= _up(model.head_size, gpu.array) / model.head_size
         # Short sequences have few tiles, and more of them are cut by the mask.
@@ -173,15 +180,17 @@ def between_ns(model: Model, plan: Plan, gpu: Gpu) -> float:
 
     Bytes for each token and hidden unit, with values of 16 bits: two norms read and write, 8; two
     residuals read twice and write, 12, with dropout's mask 2 more; rotary embedding reads and
-    writes queries and keys, 4 + 4 k, if gated; the MLP's activation function reads and writes f
-    values, 4 f, or gated reads twice, 6 f; each active expert's tokens are copied there and back,
-    8. k: heads of keys as a part of all, f: hidden units of the MLP as a part of the layer's.
+    writes queries and keys, (4 + 4 k) w, if gated; the MLP's activation function reads and writes f
+    values, 4 f, or gated reads twice, 6 f; each routed expert's tokens are copied there and back,
+    8. k: heads of keys as a part of all, f: hidden units of the MLP as a part of the layer's, w:
+    the heads' width, likewise.
     """
+    w = model.attention_width / model.hidden
     k = (model.kv_heads or model.heads) / model.heads
     f = model.active * model.ffn / model.hidden
     whole = 20.0 + (0.0 if model.gated else 2.0)
-    split = (4.0 + 4.0 * k + 6.0 * f) if model.gated else 4.0 * f
-    routed = 8.0 * model.active if model.experts > 1 else 0.0
+    split = ((4.0 + 4.0 * k) * w + 6.0 * f) if model.gated else 4.0 * f
+    routed = 8.0 * model.routed if model.experts > 1 else 0.0
     each = whole / (plan.tensor if plan.sequence else 1) + split / plan.tensor + routed
     moved = each * tokens_of(model, plan) * model.hidden * plan.value_bytes / 2
     known = gpu.kernels

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder of equal layers. ffn: hidden size of the MLP, of each expert if there are several.
+    """A decoder. ffn: hidden size of the MLP, of each expert if there are several.
 
     gated: the MLP has three matrices (SwiGLU) instead of two. kv_heads: heads of keys and values.
-    experts, active: experts of a layer, and how many of them each token uses. attention: parameters
-    of a layer's attention; 0: computed from its heads. more: parameters that equal layers do not
-    count, less those that they count too often; estimates of time and memory do not have them.
+    experts, active: experts of a layer, and how many of them each token uses. shared: those of the
+    active ones that all tokens use, besides `experts`; they are not split among ranks. dense: the
+    first layers, which have no experts but an MLP of dense_ffn hidden units; in estimates of time
+    they are as the others. attention: parameters of a layer's attention; 0: computed from its
+    heads. width: values of all heads of queries, or if those of values differ, the mean of both; 0:
+    hidden. more: parameters that estimates of time and memory do not have.
     """
 
     name: str
@@ -36,10 +39,24 @@ class Model:
     tied: bool = False
     attention: int = 0
     more: int = 0
+    shared: int = 0
+    dense: int = 0
+    dense_ffn: int = 0
+    width: int = 0
+
+    @property
+    def attention_width(self) -> int:
+        """Values of all heads of a token's queries."""
+        return self.width or self.hidden
 
     @property
     def head_size(self) -> int:
-        return self.hidden // self.heads
+        return self.attention_width // self.heads
+
+    @property
+    def routed(self) -> int:
+        """Experts that a token is sent to."""
+        return self.active - self.shared
 
     @property
     def attention_parameters(self) -> int:
@@ -47,7 +64,7 @@ class Model:
         if self.attention:
             return self.attention
         kv = (self.kv_heads or self.heads) * self.head_size
-        return 2 * self.hidden * self.hidden + 2 * self.hidden * kv
+        return 2 * self.hidden * self.attention_width + 2 * self.hidden * kv
 
     @property
     def expert_parameters(self) -> int:
@@ -57,7 +74,18 @@ class Model:
     @property
     def layer_parameters(self) -> int:
         """Parameters of one layer with all experts, without norms, which are below 0.01 %."""
-        return self.attention_parameters + self.experts * self.expert_parameters
+        return self.whole_parameters + self.experts * self.expert_parameters
+
+    @property
+    def whole_parameters(self) -> int:
+        """Parameters of one layer that are not of experts that tokens are sent to."""
+        return self.attention_parameters + self.shared * self.expert_parameters
+
+    @property
+    def dense_parameters(self) -> int:
+        """Parameters of one of the layers without experts."""
+        mlp = (3 if self.gated else 2) * self.hidden * self.dense_ffn
+        return self.attention_parameters + mlp
 
     @property
     def embedding_parameters(self) -> int:
@@ -65,21 +93,27 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.more
+        layers = (self.layers - self.dense) * self.layer_parameters
+        layers += self.dense * self.dense_parameters
+        return layers + self.embedding_parameters + self.more
 
     def layer_flops(self, tokens: float) -> float:
         """Floating-point operations of one layer's forward pass, for tokens of whole sequences.
 
         Two for each parameter that a token uses, and those of attention: queries by keys and
-        weights by values, 4 * sequence * hidden for a token. A causal mask halves them; flash
+        weights by values, 4 * sequence * width for a token. A causal mask halves them; flash
         attention does so too, and the published counts (Narayanan et al.) do not.
         """
         used = self.attention_parameters + self.active * self.expert_parameters
-        return tokens * (2.0 * used + 4.0 * self.sequence * self.hidden)
+        return tokens * (2.0 * used + 4.0 * self.sequence * self.attention_width)
 
     def head_flops(self, tokens: float) -> float:
         """Operations of the logits' forward pass."""
         return 2.0 * tokens * self.vocabulary * self.hidden
+
+    def masked_flops(self, tokens: float) -> float:
+        """Operations of a step that step_flops() counts, but that a causal mask leaves out."""
+        return 6.0 * tokens * self.sequence * self.hidden * self.layers
 
     def step_flops(self, tokens: float, recomputes: float = 0.0) -> float:
         """Operations of a step: backward is twice forward.
@@ -118,9 +152,8 @@ PRESETS = {
         Model("llama3-70b", 80, 8_192, 64, 28_672, 128_256, 8_192, 8, gated=True),
         Model("llama3-405b", 126, 16_384, 128, 53_248, 128_256, 8_192, 8, gated=True),
         Model("mixtral-8x7b", 32, 4_096, 32, 14_336, 32_000, 4_096, 8, True, 8, 2),
-        # The ninth active expert is the shared one; `more` has its parameters in 58 layers, and
-        # what the first 3, which have no experts but an MLP of 18,432, have less than all others.
-        # Attention is latent: 187 million parameters a layer.
+        # Eight active experts and a shared one. Attention is latent: 187 million parameters a
+        # layer; queries and keys of a head have 128 + 64 values, values 128.
         Model(
             "deepseek-v3",
             61,
@@ -134,18 +167,25 @@ PRESETS = {
             256,
             9,
             attention=187_107_328,
-            more=3 * 7_168 * (58 * 2_048 + 3 * (18_432 - 256 * 2_048)),
+            shared=1,
+            dense=3,
+            dense_ffn=18_432,
+            width=128 * (192 + 128) // 2,
         ),
     )
 }
 
-OWN = ("layers", "hidden", "ffn", "experts")  # sizes that `more` is computed from
+OWN = ("layers", "hidden", "ffn", "experts")  # sizes that `more` and `dense` belong to
 
 
 def resized(model: Model, sizes: Mapping[str, int]) -> Model:
     """The model with other sizes, as equal layers if these decide its corrections."""
-    more = 0 if any(name in sizes for name in OWN) else model.more
-    return Model(**{**vars(model), "more": more, **sizes})
+    changed: dict[str, int] = {}
+    if any(name in sizes for name in OWN):
+        changed = {"more": 0, "dense": 0}
+    if "hidden" in sizes or "heads" in sizes:
+        changed["width"] = 0
+    return Model(**{**vars(model), **changed, **sizes})
 
 
 # Other names of models with the same sizes. Llama 3.1 has those of Llama 3.

@@ -48,11 +48,12 @@ def changes(model: Model, gpu: Gpu, network: Network, space: Space) -> list[Chan
     return made
 
 
-def larger_gpus(found: Searched, gpu_now: Gpu) -> list[str]:
+def larger_gpus(found: Searched, gpu_now: Gpu, space: Space) -> list[str]:
     """The shipped GPUs with more memory that the smallest plan fits, the smallest of them first."""
     if found.smallest is None:
         return []
-    need = max(found.smallest.memory.total, gpu_now.memory_bytes + 1)
+    smallest = space.needed_bytes(found.smallest.plan, found.smallest.memory)
+    need = max(smallest, gpu_now.memory_bytes + 1)
     known = sorted((gpu(name) for name in names()), key=lambda one: one.memory_bytes)
     return [one.name for one in known if one.memory_bytes >= need]
 

@@ -27,15 +27,17 @@ from transport.estimate.tables import (
 )
 from transport.ground import toml
 from transport.ground.text import similar
-from transport.ground.units import bytes_text
+from transport.ground.units import bytes_text, ns_of
 
 if TYPE_CHECKING:
+    from transport.estimate.sites import Sites
     from transport.estimate.torus import Torus
 
 LINKS = Path(__file__).parent / "links.toml"
 # Kinds of links, which have their latencies in links.toml; a network joins nodes.
 KINDS = ("nvlink", "pcie", "network", "torus")
 FILE_BYTES_MAX = 1 << 20
+LATENCY_MAX_NS = 10_000_000_000
 
 
 class NetworkError(ValueError):
@@ -90,7 +92,8 @@ class Link:
     launch_ns: the least time between operations that follow each other, which the host needs to
     launch one. kind: one of KINDS; "": not known, as of a measured link. Of a torus, the rate is
     that of one of an accelerator's links to its neighbours. adds: the part of the rate that an
-    AllReduce reaches whose data switches add (NVLink SHARP); 0: they cannot.
+    AllReduce reaches whose data switches add (NVLink SHARP); 0: they cannot. ll_more_ns: what calls
+    of LL take longer over RoCE than over InfiniBand, which is in their protocol.
     """
 
     bytes_per_s: float
@@ -98,6 +101,7 @@ class Link:
     launch_ns: float = 0.0
     kind: str = ""
     adds: float = 0.0
+    ll_more_ns: float = 0.0
 
     @property
     def is_of_torus(self) -> bool:
@@ -142,7 +146,8 @@ class Network:
     by which computation and communication slow each other while both run. sharing: what limits
     several GPUs, or several kinds of traffic, together. torus: the accelerators of a step, whose
     links to neighbours `between` is; None: they are linked by switches. slices: how many such tori
-    there are; outside: the link of one accelerator to those of other slices.
+    there are; outside: the link of one accelerator to those of other slices. sites: several sites
+    with such a network each, and the link between them; None: one.
     """
 
     name: str
@@ -158,6 +163,7 @@ class Network:
     torus: Torus | None = None
     slices: int = 1
     outside: Link | None = None
+    sites: Sites | None = None
 
     def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""
@@ -184,15 +190,23 @@ def _latencies() -> dict[str, tuple[Protocol, ...]]:
     return {kind: tuple(Protocol(**each) for each in tables[kind]) for kind in KINDS}
 
 
+def _slower(protocols: tuple[Protocol, ...], ll_more_ns: float) -> tuple[Protocol, ...]:
+    """Protocols, with calls of LL that take `ll_more_ns` longer."""
+    return tuple(
+        replace(one, base_ns=one.base_ns + ll_more_ns * (one.name == "LL")) for one in protocols
+    )
+
+
 @cache
 def links() -> dict[str, Link]:
     """The shipped links by name."""
     return {
         one["name"]: Link(
             float(one["bytes_per_s"]),
-            _latencies()[one["latency"]],
+            _slower(_latencies()[one["latency"]], one.get("ll_more_ns", 0.0)),
             kind=one["latency"],
             adds=one.get("adds", 0.0),
+            ll_more_ns=one.get("ll_more_ns", 0.0),
         )
         for one in toml.read(LINKS)["links"]
     }
@@ -202,12 +216,15 @@ def with_file(file: Path | None) -> dict[str, Link]:
     """The shipped links and those of a user's file, which come before shipped ones of that name.
 
     The file has a table for each link: bytes_per_s of one accelerator in one direction (of one of
-    its links, in a torus), latency: the kind of link whose latencies it has, and, if one likes,
-    about. NetworkError: what is wrong, in one line.
+    its links, in a torus), latency: the kind of link whose latencies it has, or of a network's link
+    that of a message, such as "1 ms", and, if one likes, about. NetworkError: what is wrong, in one
+    line.
     """
     if file is None:
         return links()
     tables = _read(file)
+    if not tables:
+        raise NetworkError(f"{file} has no link: give one as [name], with bytes_per_s and latency")
     try:
         return {**links(), **{name: _own_link(tables, name) for name in tables}}
     except TableError as error:
@@ -217,14 +234,36 @@ def with_file(file: Path | None) -> dict[str, Link]:
 def _own_link(tables: Mapping[str, Any], name: str) -> Link:
     table, where = inner(tables, name, example=f" ([{name}] above its keys)"), f"{name}."
     known_keys(table, {"bytes_per_s", "latency", "about"}, where)
-    kind = text(table, "latency", where)
-    if kind not in KINDS:
-        hint = similar(kind, KINDS)
-        raise TableError(f"{where}latency: {kind}: must be one of {', '.join(KINDS)}{hint}")
+    kind, step_ns = _latency(table, where)
     if "about" in table:
         text(table, "about", where)
     rate = float(number(table, "bytes_per_s", where, least=1))
-    return Link(rate, _latencies()[kind], kind=kind)
+    found = Link(rate, _latencies()[kind], kind=kind)
+    return found if step_ns is None else delayed(found, step_ns)
+
+
+def _latency(table: Mapping[str, Any], where: str) -> tuple[str, float | None]:
+    """The kind of link whose latencies count; or that of a network, and a message's latency."""
+    known = f'one of {", ".join(KINDS)}, or the time of a message between nodes, such as "1 ms"'
+    found = table.get("latency")
+    if not isinstance(found, str) or not found:
+        raise wrong(table, "latency", where, known)
+    if found in KINDS:
+        return found, None
+    try:
+        step_ns = ns_of(found)
+    except ValueError:
+        hint = similar(found, KINDS)
+        raise TableError(f"{where}latency: {found}: must be {known}{hint}") from None
+    if not 0 <= step_ns <= LATENCY_MAX_NS:
+        raise TableError(f"{where}latency: {found}: must be 0 to 10 s")
+    return "network", step_ns
+
+
+def delayed(link: Link, step_ns: float) -> Link:
+    """The link with another latency of each message, also in trees."""
+    protocols = (replace(one, step_ns=step_ns, tree_more_ns=0.0) for one in link.protocols)
+    return replace(link, protocols=tuple(protocols))
 
 
 def about_links() -> dict[str, str]:
@@ -281,7 +320,7 @@ def of_links(
         if one is not None and one.is_of_torus:
             raise NetworkError(
                 f"{name} links the neighbours of a torus, not GPUs to a switch: tori have "
-                "weft estimate train and collective (--torus SHAPE), and compare"
+                "weft estimate train, hlo and collective (--torus SHAPE), and compare"
             )
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:
@@ -324,7 +363,13 @@ def _pcie(name: str | None, inside: Link | None, known: Mapping[str, Link]) -> L
 
 def load(file: Path) -> Network:
     """A profile of `weft estimate calibrate`. NetworkError says what is wrong in one line."""
-    tables = _read(file)
+    give = "give a file that `weft estimate calibrate` wrote"
+    try:
+        tables = _read(file)
+    except NetworkError as error:
+        raise NetworkError(f"{error}: {give}") from None
+    if not tables:
+        raise NetworkError(f"{file} is empty: {give}")
     try:
         return parsed(tables)
     except NetworkError as error:

@@ -39,7 +39,8 @@ REMATS: dict[str, tuple[str, ...]] = {
 }
 SCHEDULES = ("1f1b", "zero-bubble", "dualpipe")
 DTYPES = ("bf16", "fp8")  # of the matrix products of a layer's linear parts
-FRAMEWORKS = ("pytorch", "compiled", "megatron")
+FRAMEWORKS = ("pytorch", "compiled", "megatron", "maxtext")
+ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
 
 
 class PlanError(ValueError):
@@ -82,9 +83,13 @@ class Plan:
     all else but the MLP's last product runs again; None: not MaxText's way. shard: ranks that ZeRO
     splits among, next to each other; the others are replicas of them (HSDP); 0: all. schedule: of
     the pipeline. overlap: operations of tensor parallelism run in parts beside the products that
-    they depend on. overlap_context: keys and values go around beside attention. framework: whose
-    kernels and buffers count in memory. dtype: of the products of linear parts of a layer; logits,
-    attention and all else have 16 bits.
+    they depend on. overlap_context: keys and values go around beside attention. overlap_gather:
+    ZeRO 1 and 2 gather parameters beside the next forward pass instead of after the optimizer.
+    framework: whose kernels and buffers count in memory. dtype: of the products of linear parts of
+    a layer; logits, attention and all else have 16 bits. expert_tensor: GPUs that share each
+    expert, as Megatron's --expert-tensor-parallel-size; 0: as many as share the other layers.
+    optimizer_bytes: state of a parameter. offload: what is kept of layers waits for backward in
+    the host's memory. sum_once: replicas of a shard sum gradients after the last microbatch only.
     """
 
     data: int = 1
@@ -110,6 +115,11 @@ class Plan:
     framework: str = "pytorch"
     dtype: str = "bf16"
     kept: tuple[str, ...] | None = None
+    overlap_gather: bool = False
+    expert_tensor: int = 0
+    optimizer_bytes: int = ADAM_BYTES
+    offload: bool = False
+    sum_once: bool = False
 
     @property
     def splits_gradients(self) -> bool:
@@ -138,24 +148,37 @@ class Plan:
         """Ranks that have the same part of the model: data and context parallel ones."""
         return self.data * self.context
 
+    @property
+    def expert_parts(self) -> int:
+        """GPUs that share each expert."""
+        return self.expert_tensor or self.tensor
+
+    @property
+    def places_experts(self) -> bool:
+        """Whether experts have groups of their own, other than those of the other layers."""
+        return self.expert > 1 or self.expert_parts != self.tensor
+
     def group(self, name: str) -> Group:
         """The communicator of a kind of parallelism.
 
         data: ranks that have the same part of the model and sum its gradients, context parallel
         ones among them. shard: those of them that ZeRO splits it among; copies of it: replicas.
-        expert: ranks that share the experts; copies: those that have the same experts.
+        expert parts: ranks that share each expert; expert: that share the experts; copies: that
+        have the same experts, or parts of them. They follow each other in this order
+        (Megatron-LM, megatron/core/parallel_state.py).
         """
         # DualPipe's GPUs have two stages each, and each stage is on two GPUs.
         same = self.replicas * (2 if self.schedule == "dualpipe" else 1)
-        shard = self.shard or same
+        shard, of_experts = self.shard or same, self.expert_parts * self.expert
         ranks, stride = {
             "tensor": (self.tensor, 1),
             "context": (self.context, self.tensor),
             "data": (same, self.tensor),
             "shard": (shard, self.tensor),
             "replicas": (same // shard, self.tensor * shard),
-            "expert": (self.expert, self.tensor),
-            "copies": (same // self.expert, self.tensor * self.expert),
+            "expert parts": (self.expert_parts, 1),
+            "expert": (self.expert, self.expert_parts),
+            "copies": (self.tensor * same // of_experts, of_experts),
             "pipeline": (self.pipeline, self.tensor * self.replicas),
         }[name]
         return Group(ranks, stride)
@@ -194,11 +217,15 @@ class Plan:
         self._check_sizes(model)
         if self.expert > 1 and model.experts == 1:
             raise PlanError(f"expert: {self.expert}: {model.name} has no experts")
-        if model.experts % self.expert or self.replicas % self.expert:
+        self._check_expert_tensor(model)
+        if model.experts % self.expert or self._stage_gpus % (self.expert * self.expert_parts):
+            parts = self.expert_parts != self.tensor
+            of, count = "data x context", self.replicas
+            if parts:
+                of, count = "data x context x tensor / expert_tensor", self._expert_ranks
             raise PlanError(
-                f"expert: {self.expert}: must divide the {model.experts} experts and data x "
-                f"context, {self.replicas}",
-                f"expert does not divide the {model.experts} experts and data x context",
+                f"expert: {self.expert}: must divide the {model.experts} experts and {of}, {count}",
+                f"expert does not divide the {model.experts} experts and {of}",
             )
         self._check_shard()
         self._check_schedule()
@@ -207,7 +234,7 @@ class Plan:
         """Raises PlanError if a field alone, or the number of GPUs, is impossible."""
         for name in (
             *("data", "tensor", "pipeline", "interleave", "expert", "context"),
-            *("micro_batch", "global_batch", "bucket_bytes"),
+            *("micro_batch", "global_batch", "bucket_bytes", "optimizer_bytes"),
         ):
             if getattr(self, name) < 1:
                 raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
@@ -218,8 +245,18 @@ class Plan:
             )
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero: {self.zero}: must be 0 to 3")
+        if self.overlap_gather and self.zero not in (1, 2):
+            raise PlanError(
+                f"overlap_gather: ZeRO {self.zero} gathers nothing after the optimizer: needs zero "
+                "of 1 or 2"
+            )
         if unknown := set(self.kept or ()) - set(KEEPABLE):
             raise PlanError(f"kept: {', '.join(sorted(unknown))}: must be of {KEEPABLE}")
+        if self.offload and self.kept is None:
+            raise PlanError(
+                "offload: needs recompute of maxtext-full or another of MaxText's policies, which "
+                "say what is kept"
+            )
         if self.kept is not None and (self.recompute or self.selective):
             raise PlanError("kept: cannot be combined with recompute or selective")
         for name, known in (
@@ -231,16 +268,50 @@ class Plan:
             if getattr(self, name) not in known:
                 raise PlanError(f"{name}: {getattr(self, name)!r}: must be one of {known}")
 
+    @property
+    def _stage_gpus(self) -> int:
+        """GPUs of a pipeline stage."""
+        return self.tensor * self.replicas
+
+    @property
+    def _expert_ranks(self) -> int:
+        """Ranks of a pipeline stage that may have experts of their own, or copies of them."""
+        return self._stage_gpus // self.expert_parts
+
+    def _check_expert_tensor(self, model: Model) -> None:
+        """Raises PlanError if experts cannot be shared by `expert_tensor` GPUs."""
+        if self.expert_parts == self.tensor:
+            return
+        parts = self.expert_tensor
+        if model.experts == 1:
+            raise PlanError(f"expert_tensor: {parts}: {model.name} has no experts: give 0")
+        if self._stage_gpus % parts:
+            raise PlanError(
+                f"expert_tensor: {parts}: must divide the {self._stage_gpus} GPUs of a pipeline "
+                "stage"
+            )
+        if model.ffn % parts:
+            raise PlanError(
+                f"expert_tensor: {parts}: must divide the hidden size of an expert, {model.ffn}"
+            )
+        if self.tensor > 1 and not self.sequence:
+            raise PlanError(
+                f"expert_tensor: {parts}: with other than the {self.tensor} GPUs of tensor, each "
+                "must send its own tokens: give --sequence-parallel"
+            )
+
     def _check_shard(self) -> None:
         """Raises PlanError if ZeRO cannot split among `shard` ranks."""
+        if self.sum_once and not self.shard:
+            raise PlanError("sum_once: needs shard: replicas of what it splits sum gradients")
         if not self.shard:
             return
         if self.zero == 0:
             raise PlanError(f"shard: {self.shard}: needs zero of 1 to 3, which splits")
         if self.shard < 1 or self.replicas % self.shard:
             raise PlanError(f"shard: {self.shard}: must divide data x context, {self.replicas}")
-        if self.expert > 1:
-            raise PlanError(f"shard: {self.shard}: cannot be combined with expert")
+        if self.places_experts:
+            raise PlanError(f"shard: {self.shard}: cannot be combined with expert or expert_tensor")
 
     def _check_schedule(self) -> None:
         """Raises PlanError if the pipeline cannot run the schedule."""
@@ -265,8 +336,10 @@ class Plan:
             raise PlanError(f"heads: {model.heads}: must divide the hidden size, {model.hidden}")
         if model.heads % (model.kv_heads or model.heads):
             raise PlanError(f"kv_heads: {model.kv_heads}: must divide the {model.heads} heads")
-        if model.active > model.experts:
+        if model.routed > model.experts:
             raise PlanError(f"active: {model.active}: must be at most the {model.experts} experts")
+        if model.routed < 1:
+            raise PlanError(f"active: {model.active}: must be more than the {model.shared} shared")
         if model.sequence % self.context:
             raise PlanError(
                 f"context: {self.context}: must divide the sequence, {model.sequence}",
@@ -274,12 +347,11 @@ class Plan:
             )
 
     def unchecked(self) -> list[str]:
-        """The kinds of parallelism whose estimates no measurement has confirmed."""
-        found = [
-            name for name in ("tensor", "pipeline", "expert", "context") if getattr(self, name) > 1
-        ]
-        found += ["zero"] if self.zero in (1, 2) else []
-        found += ["schedule"] if self.schedule != "1f1b" else []
-        found += ["dtype"] if self.dtype != "bf16" else []
-        found += [name for name in ("overlap", "overlap_context") if getattr(self, name)]
-        return found + (["shard"] if self.group("replicas").ranks > 1 and self.shard else [])
+        """What of the plan at most ten published runs have, those of bench/reference.
+
+        Others, as tensor and pipeline parallelism, are checked with dozens of held-out runs.
+        """
+        found = ["expert"] if self.expert > 1 else []
+        found += ["expert_tensor"] if self.expert_parts != self.tensor else []
+        found += [f"schedule {self.schedule}"] if self.schedule != "1f1b" else []
+        return found + (["overlap_context"] if self.overlap_context else [])

@@ -9,12 +9,15 @@ Queues between nodes add to the upper end what they cost in simulations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from transport.estimate.collectives import Estimate
 from transport.estimate.gpus import Gpu
 from transport.estimate.kernels import layer_products
 from transport.estimate.models import Model
+from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
 from transport.estimate.training import Row
 
@@ -36,6 +39,18 @@ EXCHANGES = 0.5
 PAT_IN_A_ROW = 1.7
 TREES_BESIDE_SENDS = 1.25
 QUEUES_MIN = 0.01  # a smaller part of the step is not said
+
+
+# 10th and 90th percentile of published / estimated times of operations (`bench
+# estimate_collectives`): 19 of at most 64 KiB, 28 of at most 64 MiB and 32 larger ones, the latter
+# two inside a node and between nodes. Rows of the fit count, too: only two constants are fitted.
+OPERATIONS = (
+    (64 << 10, (0.93, 1.27), (0.93, 1.27)),
+    (64 << 20, (1.0, 2.63), (0.90, 1.30)),
+    (math.inf, (0.96, 1.12), (0.99, 1.13)),
+)
+OTHER_OPERATION = 1.5  # of all but AllReduces hardly any time is published
+ONE_TABLE = 1.5  # small operations over RoCE: the latency is fitted to one table
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ def range_of(
         if not gpu.generation or (fitted and gpu.name not in fitted):
             power *= OTHER_GPU
             wider.append(f"no runs of {gpu.name} were fitted")
-        if plan.dtype == "fp8":
+        if plan.dtype == "fp8" and gpu.kernels.fp8 is None:
             power *= FP8
             wider.append("no runs in FP8 were fitted")
         if _small(model, plan, gpu):
@@ -78,6 +93,29 @@ def range_of(
     if queued_ns > QUEUES_MIN * step_ns:
         wider.append("queues between nodes")
     return Range(step_ns * low**power, step_ns * high**power + queued_ns, tuple(wider))
+
+
+def range_of_operation(one: Estimate, network: Network) -> Range | None:
+    """The range of an estimated operation. None: not known, as outside of a measured range.
+
+    Of a network that was measured it is as far as 95 % of these measurements.
+    """
+    if network.calibrated is not None:
+        if network.extrapolates(one.operation, one.size_bytes, one.ranks):
+            return None
+        most = 1 + network.calibrated.p95_error
+        return Range(one.time_ns / most, one.time_ns * most, ())
+    is_between = one.ranks > network.gpus_per_node
+    small = OPERATIONS[0][0]
+    _, *both = next(each for each in OPERATIONS if one.size_bytes <= each[0])
+    (low, high), power, wider = both[is_between], 1.0, []
+    if one.operation != "all_reduce":
+        power *= OTHER_OPERATION
+        wider.append("hardly any published times of other operations than AllReduces")
+    if is_between and network.between.ll_more_ns and one.size_bytes <= small:
+        power *= ONE_TABLE
+        wider.append("small operations over RoCE, whose latency is fitted to one table")
+    return Range(one.time_ns * low**power, one.time_ns * high**power, tuple(wider))
 
 
 def queued_ns(rows: Iterable[Row], plan: Plan) -> float:

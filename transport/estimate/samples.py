@@ -77,7 +77,9 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise SamplesError(f"{file} is not a result of python -m bench step --beside") from None
+        raise SamplesError(
+            f"{file} is not a result of python -m bench step --beside: give its JSON"
+        ) from None
     if not found:
         raise SamplesError(
             f"{file} has no slowdown of {contender}, only of {', '.join(known) or 'nothing'}"
@@ -116,7 +118,7 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        raise SamplesError(f"{file} is no result of python -m bench nccl") from None
+        raise SamplesError(f"{file} is no result of python -m bench nccl: give its JSON") from None
     if not made:
         others = f"but of {', '.join(known)}" if known else "nor of any other contender"
         raise SamplesError(f"{file} has no rows of {contender}, {others}")

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transport.estimate.activations import repeated_passes
 from transport.estimate.computation import Computation, of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.pipelines import BACKWARD, FORWARD, INPUTS, WEIGHTS, chunks_of
-from transport.estimate.plan import RECOMPUTES, Plan, PlanError
+from transport.estimate.plan import RECOMPUTES, REMATS, Plan, PlanError
 from transport.estimate.rounds import length_ns, rounds_of
 from transport.estimate.space import Space, plans
 from transport.estimate.step import Step
@@ -143,7 +144,7 @@ def fitting(model: Model, gpu: Gpu, network: Network, space: Space) -> Searched:
             if smallest is None or found.memory.total < smallest.memory.total:
                 smallest = found
             # One that recomputes more is slower in everything, and is not needed.
-            if found.memory.total <= gpu.memory_bytes:
+            if space.needed_bytes(one, found.memory) <= gpu.memory_bytes:
                 kept.append(found)
                 fits_of[way] = True
                 break
@@ -199,12 +200,24 @@ class _Computed:
 
 def mfu(model: Model, found: Fitting, gpu: Gpu) -> float:
     """The part of the GPUs' peak that the model's own operations reach, without recomputation."""
+    return _utilization(model, found, gpu, 0.0)
+
+
+def hfu(model: Model, found: Fitting, gpu: Gpu) -> float:
+    """The part of the GPUs' peak that all operations reach, with recomputation."""
+    return _utilization(model, found, gpu, repeated_passes(model, found.plan))
+
+
+def _utilization(model: Model, found: Fitting, gpu: Gpu, recomputes: float) -> float:
     tokens = found.plan.global_batch * model.sequence
-    return model.step_flops(tokens) / (found.step_ns / 1e9) / (gpu.flops * found.plan.gpus)
+    flops = model.step_flops(tokens, recomputes)
+    return flops / (found.step_ns / 1e9) / (gpu.flops * found.plan.gpus)
 
 
 def recompute_of(plan: Plan) -> str:
-    """The name of what the plan recomputes, as in RECOMPUTES."""
+    """The name of what the plan recomputes, as in RECOMPUTES and REMATS."""
+    if plan.kept is not None:
+        return next((name for name, kept in REMATS.items() if kept == plan.kept), "maxtext-full")
     if plan.recompute:
         return "full"
     names = {"": "none", "attention": "selective", "operators": "selective-op"}

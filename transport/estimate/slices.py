@@ -41,14 +41,7 @@ def estimate(network: Network, operation: str, size_bytes: float, group: Group) 
     near = Group(group.ranks // far, group.stride)
     inside = _near(network, torus, operation, size_bytes, near)
     outside = _far(link, operation, size_bytes / near.ranks, far)
-    return replace(
-        inside,
-        ranks=group.ranks,
-        time_ns=inside.time_ns + outside.time_ns,
-        latency_ns=inside.latency_ns + outside.latency_ns,
-        bytes_ns=inside.bytes_ns + outside.bytes_ns,
-        limited_by="slices" if outside.time_ns > inside.time_ns else inside.limited_by,
-    )
+    return inside.followed_by(replace(outside, limited_by="slices"), group.ranks)
 
 
 def spanned(group: Group, chips: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from transport.estimate.memory import Memory, above_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import RECOMPUTES, SCHEDULES, Plan, PlanError
@@ -22,6 +23,9 @@ class Space:
     """What is searched. common: the fields of a plan that all have.
 
     contexts, experts: degrees of context and expert parallelism. recomputes: names of RECOMPUTES.
+    headroom: memory that a plan leaves unused, as a part of its estimate; None: by how much
+    published peaks are above estimates. sharded_stages: ZeRO 3 beside pipeline stages is tried.
+    tensors, pipelines: degrees of tensor and pipeline parallelism; empty: all.
     """
 
     gpus: int
@@ -32,6 +36,18 @@ class Space:
     schedules: tuple[str, ...] = SCHEDULES[:2]
     recomputes: tuple[str, ...] = tuple(RECOMPUTES)
     common: Plan = field(default_factory=Plan)
+    headroom: float | None = 0.0
+    sharded_stages: bool = True
+    tensors: tuple[int, ...] = ()
+    pipelines: tuple[int, ...] = ()
+
+    def headroom_of(self, plan: Plan) -> float:
+        """The part of its estimated memory that a plan must leave beside it."""
+        return above_of(plan) if self.headroom is None else self.headroom
+
+    def needed_bytes(self, plan: Plan, memory: Memory) -> float:
+        """The memory of a plan with its headroom."""
+        return memory.total * (1 + self.headroom_of(plan))
 
 
 def plans(
@@ -45,6 +61,8 @@ def plans(
     refused = Counter() if refused is None else refused
     if not (ways := list(_ways(space))):
         named = ", ".join(map(str, space.contexts))
+        if space.tensors or space.pipelines:
+            raise PlanError(f"gpus: {space.gpus:,}: no tensor x pipeline x context divides them")
         raise PlanError(f"context: {named}: must divide the {space.gpus:,} GPUs")
     for way in ways:
         cause = _impossible(model, way, network)
@@ -62,7 +80,11 @@ def plans(
 def _ways(space: Space) -> Iterator[Plan]:
     """A plan for each combination of degrees whose product is the number of GPUs."""
     each = divisors(space.gpus)
-    for tensor, pipeline, context, expert in product(each, each, space.contexts, space.experts):
+    tensors = [one for one in each if not space.tensors or one in space.tensors]
+    stages = [one for one in each if not space.pipelines or one in space.pipelines]
+    for tensor, pipeline, context, expert in product(
+        tensors, stages, space.contexts, space.experts
+    ):
         data, rest = divmod(space.gpus, tensor * pipeline * context)
         if rest or not data:
             continue
@@ -88,7 +110,7 @@ def _settings(model: Model, way: Plan, space: Space) -> Iterator[Plan]:
         plan = replace(
             way, micro_batch=micro_batch, zero=zero, schedule=schedule, interleave=interleave
         )
-        if _differs(plan):
+        if _differs(plan) and (space.sharded_stages or not plan.keeps_gathered):
             yield plan
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transport.estimate.activations import (
@@ -15,65 +15,22 @@ from transport.estimate.collectives import Estimate, estimate
 from transport.estimate.computation import Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
-from transport.estimate.pipelines import (
-    BACKWARD,
-    FORWARD,
-    INPUTS,
-    WEIGHTS,
-    chunks_of,
-    order,
-)
+from transport.estimate.passes import Message, Parts, Pass, Reduced, begin_of
+from transport.estimate.pipelines import BACKWARD, FORWARD, INPUTS, WEIGHTS, chunks_of, order
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, IDLE, Task
 from transport.estimate.sharing import Spread
+from transport.estimate.sites import crossing, estimate as estimate_on_sites
 from transport.estimate.slices import estimate as estimate_on_slices
 
 MAIN = "main"  # the stream of computation, and of communication that computation waits for
 ASIDE = "aside"  # the stream of communication that runs beside another microbatch's computation
+BESIDE = "beside"  # the stream of communication that runs in parts beside the same computation
 PASSES_MAX = 200_000  # maximum number of passes that are scheduled one by one in a step
 PARTS_MAX = 16  # maximum number of parts of a layer's gradients
-
-
-@dataclass(frozen=True)
-class Message:
-    """One kind of communication of a GPU: each operation's bytes and time. kind: its purpose."""
-
-    kind: str
-    operation: str
-    group: Group
-    size_bytes: float
-    each: Estimate
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What a pass of a chunk does in each layer.
-
-    ns: its computation. sums: operations of tensor parallelism, and of experts. rings: how often
-    keys and values go around the context parallel ranks.
-    """
-
-    kind: str
-    ns: float
-    sums: int
-    rings: float
-
-    @property
-    def makes_gradients(self) -> bool:
-        """Whether gradients of parameters are ready after it."""
-        return self.kind in (BACKWARD, WEIGHTS)
-
-
-@dataclass
-class Reduced:
-    """Gradients of a pass that are reduced. waiting_bytes: of the bucket that is not yet full.
-
-    count: buckets so far. reduced: names of the tasks that reduce.
-    """
-
-    waiting_bytes: float
-    count: int = 0
-    reduced: list[str] = field(default_factory=list)
+# Kind -> operation of layers whose tokens are split, and of GPUs that share an expert.
+SPLIT = {"tensor gathers": "all_gather", "tensor scatters": "reduce_scatter"}
+SHARED = {"expert gathers": "all_gather", "expert scatters": "reduce_scatter"}
 
 
 @dataclass
@@ -81,7 +38,7 @@ class Step:
     """Builds the tasks. used: every kind of communication -> its first operation, and how often.
 
     known, passes_of: estimates and passes so far. beyond: kinds with operations outside of the
-    network's range.
+    network's range. is_last_batch: whether tasks that are added are of the last microbatch.
     """
 
     model: Model
@@ -92,6 +49,7 @@ class Step:
     used: dict[str, tuple[Message, int]] = field(default_factory=dict)
     known: dict[tuple[str, float, int, int, int], Estimate] = field(default_factory=dict)
     beyond: set[str] = field(default_factory=set)
+    is_last_batch: bool = True
     passes_of: dict[str, Pass] = field(default_factory=dict)
 
     @property
@@ -169,6 +127,8 @@ class Step:
     def _estimated(
         self, operation: str, size_bytes: float, ranks: int, nodes: int, group: Group
     ) -> Estimate:
+        if self.network.sites is not None:
+            return estimate_on_sites(self.network, operation, size_bytes, group, nodes)
         if self.network.torus is None:
             each = self.network.gpus_per_node
             spread = Spread(max(group.stride // each, 1), group.nodes(each))
@@ -273,11 +233,14 @@ class Step:
     def _reduces(self, work: Pass, batch: int) -> bool:
         """Whether gradients are reduced after the pass."""
         last = self.plan.microbatches - (2 if self.plan.schedule == "dualpipe" else 1)
+        self.is_last_batch = batch >= last
         return work.makes_gradients and (self.plan.splits_gradients or batch >= last)
 
     def _gathers(self, batch: int) -> bool:
-        """Whether FSDP gathers parameters before the forward pass of a microbatch."""
+        """Whether parameters are gathered layer by layer before a microbatch's forward pass."""
         first = 2 if self.plan.schedule == "dualpipe" else 1
+        if self.plan.overlap_gather:
+            return batch < first
         return self.plan.zero == 3 and (batch < first or not self.plan.keeps_gathered)
 
     def _layers(
@@ -305,7 +268,7 @@ class Step:
             self._between_parts(f"{name} layers", stage, work, count)
             return []
         if gathers and work.kind == FORWARD:
-            self._gather_ends(name, stage, chunk, after)
+            self._gather_ends(name, stage, chunk, [] if self.plan.overlap_gather else after)
         gathered: list[str] = []
         # The gradients of the logits' parameters are ready before those of any layer.
         buckets = Reduced(self.ends_parameters(chunk)[1] * self.plan.gradient_bytes)
@@ -393,39 +356,53 @@ class Step:
         microbatch in the other direction.
         """
         values = self.tokens * self.model.hidden * self.plan.value_bytes
-        plan, model = self.plan, self.model
         stream = MAIN if self.waits_for_stages else ASIDE
-        for kind, ns in self._tensor_ns(values, work, layers).items():
-            self.add(f"{name} {kind}", stage, stream, kind, layers * ns, [name])
-        if model.experts > 1 and work.sums:
-            # With sequence parallelism each tensor parallel rank sends its own tokens.
-            routed = values * model.active / (plan.tensor if plan.sequence else 1)
-            times = work.sums * layers
-            sent = self.message("expert", "all_to_all", plan.group("expert"), routed, times)
-            if sent:
-                ns = times * sent.time_ns
-                self.add(f"{name} experts", stage, stream, "expert", ns, [name])
-        if plan.context > 1 and work.rings:
-            ns = layers * self._context_ns(work, layers)
-            self.add(f"{name} context", stage, stream, "context", ns, [name])
+        for kind, parts in self._tensor_parts(values, work, layers).items():
+            self._wait(name, stage, stream, kind, layers, parts)
+        if ns := self._exchange_ns(values, work, layers):
+            self.add(f"{name} experts", stage, stream, "expert", layers * ns, [name])
+        if self.plan.context > 1 and work.rings:
+            self._wait(name, stage, stream, "context", layers, self._context_parts(work, layers))
+
+    def _wait(
+        self, name: str, stage: int, stream: str, kind: str, layers: int, parts: Parts
+    ) -> None:
+        """Adds communication of layers after their computation, `name`, and beside it.
+
+        What runs beside it is a task only if others could meet it at the NIC.
+        """
+        after = [name]
+        if parts.beside_ns and self.used[kind][0].each.nic_share:
+            begin, ns = begin_of(self.tasks, name), layers * parts.beside_ns
+            after.append(self.add(f"{name} beside {kind}", stage, BESIDE, kind, ns, begin))
+        self.add(f"{name} {kind}", stage, stream, kind, layers * parts.waited_ns, after)
 
     def least_layer_ns(self, kind: str) -> float:
         """Time in ns that a layer's pass takes at least: computation, and what it waits for."""
-        work, plan, model = self.pass_of(kind), self.plan, self.model
+        work, plan = self.pass_of(kind), self.plan
         if not self.waits_for_stages:
             return work.ns
-        values = self.tokens * model.hidden * plan.value_bytes
-        ns = work.ns + sum(self._tensor_ns(values, work, 1).values())
-        if model.experts > 1 and work.sums:
-            routed = values * model.active / (plan.tensor if plan.sequence else 1)
-            sent = self.message("expert", "all_to_all", plan.group("expert"), routed)
-            ns += work.sums * ns_of(sent)
+        values = self.tokens * self.model.hidden * plan.value_bytes
+        ns = work.ns + sum(one.waited_ns for one in self._tensor_parts(values, work, 1).values())
+        ns += self._exchange_ns(values, work, 1)
         if plan.context > 1 and work.rings:
-            ns += self._context_ns(work, 1)
+            ns += self._context_parts(work, 1).waited_ns
         return ns
 
-    def _context_ns(self, work: Pass, layers: int) -> float:
-        """Time in ns that a layer waits for keys and values of the other context parallel ranks.
+    def _exchange_ns(self, values: float, work: Pass, layers: int) -> float:
+        """Time in ns that a layer waits for the AllToAlls of its experts.
+
+        With sequence parallelism each tensor parallel rank sends its own tokens.
+        """
+        plan, model = self.plan, self.model
+        if model.experts == 1 or not work.sums:
+            return 0.0
+        routed = values * model.routed / (plan.tensor if plan.sequence else 1)
+        group, times = plan.group("expert"), work.sums * layers
+        return work.sums * ns_of(self.message("expert", "all_to_all", group, routed, times))
+
+    def _context_parts(self, work: Pass, layers: int) -> Parts:
+        """Communication of keys and values among context parallel ranks, of each of the layers.
 
         They go around a ring. With `overlap_context` attention computes with those that are there,
         as with Megatron-LM's --cp-comm-type p2p, and what takes longer than its part is exposed.
@@ -438,34 +415,50 @@ class Step:
         part_ns = 0.0
         if plan.overlap_context and self.waits_for_stages:
             part_ns = attention_share(model) * work.ns / plan.context
-        return (plan.context - 1) * max(work.rings * ns_of(sent) - part_ns, 0.0)
+        ns = work.rings * ns_of(sent)
+        return Parts(min(ns, part_ns), max(ns - part_ns, 0.0)).times(plan.context - 1)
 
-    def _tensor_ns(self, values: float, work: Pass, layers: int) -> dict[str, float]:
-        """Kind -> time in ns that a layer waits for its tensor parallel operations.
+    def _tensor_parts(self, values: float, work: Pass, layers: int) -> dict[str, Parts]:
+        """Kind -> tensor parallel operations, of each of the layers.
 
         With sequence parallelism each AllReduce is an AllGather and a ReduceScatter (Korthikanti et
         al., arXiv 2205.05198, section 4.2.2). With `overlap` an operation of t ranks runs in t
         parts beside the products, all but one of which can hide (Wang et al., "Overlap
-        Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+        Communication with Dependent Computation via Decomposition", ASPLOS 2023). The ranks that
+        share an expert gather the tokens that an AllToAll brought, and scatter the sums
+        (Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py).
         """
-        plan = self.plan
-        used = {"tensor": "all_reduce"}
-        if plan.sequence:
-            used = {"tensor gathers": "all_gather", "tensor scatters": "reduce_scatter"}
-        if plan.tensor == 1 or not work.sums:
+        plan, sums = self.plan, work.sums
+        used = SPLIT if plan.sequence else {"tensor": "all_reduce"}
+        if (plan.tensor == 1 and plan.expert_parts == 1) or not sums:
             return {}
-        group, times = plan.group("tensor"), work.sums * layers
-        made = {
-            kind: work.sums * ns_of(self.message(kind, operation, group, values, times))
-            for kind, operation in used.items()
-        }
-        whole_ns = sum(made.values())
+        # Experts whose tokens are split have operations of their own; shared ones are as the rest.
+        routes = self.model.experts > 1 and (plan.sequence or plan.tensor == 1)
+        sums -= sums // 2 if routes and not self.model.shared else 0
+        made = self._operations_ns(used, "tensor", values, sums, layers)
+        whole_ns, hidden_ns = sum(made.values()), 0.0
         # DualPipe's operations run beside another microbatch, whose products cannot hide more.
         if plan.overlap and self.waits_for_stages and whole_ns:
             products_ns = (1 - attention_share(self.model)) * work.ns
             hidden_ns = min(whole_ns * (1 - 1 / plan.tensor), products_ns)
-            made = {kind: ns * (1 - hidden_ns / whole_ns) for kind, ns in made.items()}
-        return made
+        share = hidden_ns / whole_ns if whole_ns else 0.0
+        parts = {kind: Parts(ns * share, ns * (1 - share)) for kind, ns in made.items()}
+        if routes:
+            size = values * self.model.routed * plan.expert_parts / plan.tensor
+            shared = self._operations_ns(SHARED, "expert parts", size, work.sums // 2, layers)
+            parts |= {kind: Parts(0.0, ns) for kind, ns in shared.items()}
+        return parts
+
+    def _operations_ns(
+        self, used: Mapping[str, str], group: str, size_bytes: float, times: int, layers: int
+    ) -> dict[str, float]:
+        """Kind -> time in ns of `times` operations of a layer. used: kind -> operation."""
+        among = self.plan.group(group)
+        return {
+            kind: times * sent.time_ns
+            for kind, operation in used.items()
+            if (sent := self.message(kind, operation, among, size_bytes, times * layers))
+        }
 
     def _gather_ahead(
         self,
@@ -491,6 +484,8 @@ class Step:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
         value_bytes = self.plan.value_bytes
         wait = [f"{owner} layer {layer - 2}"] if layer >= 2 else after
+        if self.plan.overlap_gather:
+            wait = []  # Megatron-Core gathers each bucket once the one before is there
         if size := self.expert_parameters * value_bytes:
             sent = self.message(
                 "experts' parameters", "all_gather", self.plan.group("copies"), size
@@ -505,16 +500,16 @@ class Step:
     def shared_parameters(self) -> float:
         """Parameters of a layer that all data parallel ranks have, if they do not split them."""
         model, plan = self.model, self.plan
-        experts = model.experts * model.expert_parameters if plan.expert == 1 else 0.0
-        return (model.attention_parameters + experts) / plan.tensor
+        experts = 0.0 if plan.places_experts else model.experts * model.expert_parameters
+        return (model.whole_parameters + experts) / plan.tensor
 
     @property
     def expert_parameters(self) -> float:
         """Parameters of a layer's experts on one GPU; 0 if all GPUs have the same experts."""
         model, plan = self.model, self.plan
-        if plan.expert == 1:
+        if not plan.places_experts:
             return 0.0
-        return model.experts * model.expert_parameters / plan.expert / plan.tensor
+        return model.experts * model.expert_parameters / plan.expert / plan.expert_parts
 
     @property
     def layer_parameters(self) -> float:
@@ -541,7 +536,7 @@ class Step:
         shard, replicas = plan.group("shard"), plan.group("replicas")
         sent = self.message("gradients", "reduce_scatter", shard, size_bytes)
         done = self.send(name, stage, "data", "gradients", sent, [after])
-        if replicas.ranks == 1:
+        if replicas.ranks == 1 or (plan.sum_once and not self.is_last_batch):
             return done
         kind = "gradients of replicas"
         sent = self.message(kind, "all_reduce", replicas, size_bytes / shard.ranks)
@@ -560,7 +555,8 @@ class Step:
         size /= plan.tensor if plan.sequence else 1
         to = (stage + by) % plan.pipeline
         nodes = 1 + plan.is_away(stage, to, self.network.gpus_per_node)
-        sent = self.message("pipeline", "send", plan.group("pipeline"), size, nodes=nodes)
+        group = crossing(self.network, plan, stage, to) or plan.group("pipeline")
+        sent = self.message("pipeline", "send", group, size, nodes=nodes)
         way = "send forward" if by > 0 else "send backward"
         self.send(name, stage, way, "pipeline", sent, [after], to)
 
@@ -578,7 +574,8 @@ class Step:
         )
         ns = mine * self.computation.update_ns
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
-        for kind, group, count in held if plan.zero in (1, 2) else ():
+        late = plan.zero in (1, 2) and not plan.overlap_gather
+        for kind, group, count in held if late else ():
             if count:
                 size = count * plan.value_bytes
                 sent = self.message(kind, "all_gather", plan.group(group), size)

@@ -7,6 +7,7 @@ how many accelerators of which kind there are, and what links them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from transport.estimate.gpus import Gpu, gpu, names
 from transport.estimate.names import matched
 from transport.estimate.networks import Link, Network, link, of_links, own_link, with_file
 from transport.estimate.plan import RANKS_MAX
+from transport.estimate.ranges import MANY, MANY_GPUS, OTHER_GPU
 
 GPUS_PER_NODE = 8
 # The largest NVLink domain of the shipped profiles: GB200 NVL72.
@@ -25,7 +27,10 @@ DOMAIN_MAX = 72
 PARAMETER_BYTES = 16
 # Backward is two thirds of the computation of a step, and gradients are summed while it runs.
 BACKWARD = 2 / 3
-_COUNT, _EACH = re.compile(r"(\d{1,7})x?"), re.compile(r"(\d{1,7})/node")
+TIMES = "x*\u00d7"  # between a number and a name; the last is the multiplication sign
+EXAMPLE = "64 x h100 nvlink4 ethernet-400 8/node"
+_COUNT, _EACH = re.compile(rf"(\d{{1,7}})[{TIMES}]?", re.I), re.compile(r"(\d{1,7})/node")
+_JOINED = re.compile(rf"(\d{{1,7}}[{TIMES}])([a-z].*)", re.I)  # 8xa100
 _SHAPE = re.compile(r"\d+x\d+\S*")
 
 
@@ -119,31 +124,44 @@ class _Words:
         found: Gpu | None = None
         if file is not None:
             read(file)  # a mistake in it is to be told, too, if no word needs it
-        for word in text.split():
+        for word in self._split(text, file):
             if count := _COUNT.fullmatch(word):
                 self.chips = _once(text, self.chips, int(count[1]), "numbers of accelerators")
             elif each := _EACH.fullmatch(word):
                 self.each = _once(text, self.each, int(each[1]), "sizes of a node")
             elif _SHAPE.fullmatch(word):
                 self.shape = word
-            elif word.lower() == "x":
+            elif word.lower() in tuple(TIMES):
                 continue
             elif found is None and (one := _gpu(word, file)) is not None:
                 found = one
             else:
                 self._take_link(text, word)
         if found is None:
-            raise GpuError(f"{text}: which accelerator? Give a name, such as h100 or tpu-v4")
+            raise GpuError(
+                f"{text or 'an empty text'}: which accelerator? Name one, as in {EXAMPLE} or "
+                "tpu-v4 4x4x4"
+            )
         if self.chips == 0 or self.each == 0 or (self.chips or 0) > RANKS_MAX:
             raise ShapeError(f"{text}: give 1 to {RANKS_MAX:,} accelerators")
         self.gpu = found
+
+    def _split(self, text: str, file: Path | None) -> Iterator[str]:
+        """The words of the text; 8xa100 is two, unless an accelerator or a file has this name."""
+        for word in text.split():
+            joined = _JOINED.fullmatch(word)
+            is_file = word.endswith(".toml")
+            if joined is None or (Path(word).exists() if is_file else _gpu(word, file) is not None):
+                yield word
+            else:
+                yield from joined.groups()
 
     def _take_link(self, text: str, word: str) -> None:
         name = matched(word, self.links)
         if name not in self.links:
             raise ShapeError(
                 f"{text}: {word} is neither an accelerator ({', '.join(names())}) nor a link "
-                f"({', '.join(self.links)})"
+                f"({', '.join(self.links)}): give a system as {EXAMPLE}"
             )
         kind = "between" if self.links[name].kind == "network" else "inside"
         if kind == "inside" and self.inside is not None:
@@ -174,9 +192,10 @@ class Sync:
     """How a system sums the gradients of a model after a step of data parallelism.
 
     sent_bytes: what an accelerator sends in all; between_bytes: of it to other nodes, by each NIC.
-    compute_ns: what a step computes; None: not said. hidden_ns, at most: the part of the sum that
-    runs beside backward. needed_bytes: parameters, gradients and Adam's state, without activations,
-    if each accelerator has all of them; split_bytes: if they are split among all (ZeRO 3).
+    compute_ns: what a step computes; None: not said. range_ns: its range, if it is estimated.
+    hidden_ns, at most: the part of the sum that runs beside backward. needed_bytes: parameters,
+    gradients and Adam's state, without activations, if each accelerator has all of them;
+    split_bytes: if they are split among all (ZeRO 3).
     """
 
     system: System
@@ -184,9 +203,14 @@ class Sync:
     sent_bytes: float
     between_bytes: float
     compute_ns: float | None
+    range_ns: tuple[float, float] | None
     hidden_ns: float | None
     needed_bytes: float
     split_bytes: float
+
+    def exposed_ns(self, compute_ns: float) -> float:
+        """What backward cannot hide of the sum, at least, if a step computes for so long."""
+        return max(self.estimate.time_ns - compute_ns * BACKWARD, 0.0)
 
     @property
     def fits(self) -> str:
@@ -207,11 +231,14 @@ def sync(
     """The sum of all gradients. compute_ns: of a step.
 
     tokens: of a step and accelerator, instead of compute_ns: 6 operations for each of them and each
-    parameter.
+    parameter, at the share of the peak that the accelerator's products reach in training steps.
     """
     found = system.estimate("all_reduce", parameters * gradient_bytes)
+    range_ns = None
     if compute_ns is None and tokens is not None:
-        compute_ns = system.gpu.ns(6 * parameters * tokens)
+        compute_ns = 6 * parameters * tokens / (system.gpu.flops * system.gpu.share) * 1e9
+        low, high = _spread(system)
+        range_ns = compute_ns * low, compute_ns * high
     inside, between = found.terms.inside_bytes, found.terms.between_bytes
     if system.torus is not None:
         inside *= sum(one.ways for one in system.torus.axes)
@@ -223,7 +250,18 @@ def sync(
         inside + between if found.algorithm == "tree" else max(inside, between),
         between,
         compute_ns,
+        range_ns,
         hidden_ns,
         needed,
         needed / system.chips,
     )
+
+
+def _spread(system: System) -> tuple[float, float]:
+    """10th and 90th percentile of what published steps took, relative to their estimates."""
+    known, name = system.gpu.kernels, system.gpu.name
+    is_fitted = system.gpu.generation and (not known.fitted or name in known.fitted)
+    power = 1.0 if is_fitted else OTHER_GPU
+    power *= MANY if system.chips > MANY_GPUS else 1.0
+    low, high = known.spread
+    return low**power, high**power

@@ -3,6 +3,7 @@
 The reference is the step on the given network. A step tolerates a network on which it takes at most
 a given share longer. Latency is added to every message between nodes, with the rate of the
 reference; the least rate is that of each GPU between nodes, with the latencies of the reference.
+On several sites both are of the link of a whole site to the others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from transport.estimate.models import Model
 from transport.estimate.networks import Link, Network
 from transport.estimate.plan import Plan
 from transport.estimate.rounds import length_ns
+from transport.estimate.sites import with_site_link
 from transport.estimate.step import Step
 from transport.estimate.times import ROUNDING
 from transport.estimate.training import Training, faster, launch_ns, train
@@ -81,9 +83,9 @@ def tolerance(
 
     # A single message that takes as long as the whole limit exceeds it, so both ends are found.
     latency = largest(lambda ns: step_ns(later(network, ns)), LATENCY_MIN_NS, limit_ns, limit_ns)
-    rate = network.between.bytes_per_s
+    rate = network.between.bytes_per_s if network.sites is None else network.sites.link.bytes_per_s
     slowest = max(rate * limit_ns / 1e9, 2.0)
-    slower = largest(lambda factor: step_ns(faster(network, 1 / factor)), 1.0, slowest, limit_ns)
+    slower = largest(lambda factor: step_ns(slower_by(network, factor)), 1.0, slowest, limit_ns)
     needed = Bound(None, slower.why) if slower.value is None else Bound(rate / slower.value)
     tried = {name: step_ns(with_link(network, one)) for name, one in (links or {}).items()}
     return Tolerance(plan, reference, limit_ns, latency, needed, tried)
@@ -111,13 +113,24 @@ def largest(step_ns: Callable[[float], float], low: float, high: float, limit_ns
     return Bound(low if found[0] <= limit_ns else 0.0)
 
 
+def slower_by(network: Network, factor: float) -> Network:
+    """The network with less bandwidth between nodes or, if there are several, between sites."""
+    if network.sites is None:
+        return faster(network, 1 / factor)
+    return with_site_link(
+        network, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor)
+    )
+
+
 def later(network: Network, extra_ns: float) -> Network:
-    """The network with a latency added to each message between nodes."""
+    """The network with a latency added to each message between nodes, or between its sites."""
 
     def changed(one: Link) -> Link:
         protocols = (replace(each, step_ns=each.step_ns + extra_ns) for each in one.protocols)
         return replace(one, protocols=tuple(protocols))
 
+    if network.sites is not None:
+        return with_site_link(network, changed)
     pairs = None if network.pairs is None else changed(network.pairs)
     return replace(network, between=changed(network.between), pairs=pairs)
 
@@ -126,8 +139,11 @@ def with_link(network: Network, link: Link) -> Network:
     """The network with another link between nodes, which NICs share if it is of a network.
 
     NVLink, PCIe and links of a torus are no NICs: each GPU has the whole link, and its PCIe link to
-    a NIC does not limit it. They count as if a switch joined them.
+    a NIC does not limit it. They count as if a switch joined them. Of several sites, it is the link
+    between them.
     """
+    if network.sites is not None:
+        return with_site_link(network, lambda _: link)
     sharing = network.sharing
     if link.kind != "network":
         sharing = replace(sharing, pcie_bytes_per_s=0.0)

@@ -9,13 +9,14 @@ from typing import Any
 from transport.estimate.activations import repeated_passes
 from transport.estimate.computation import Computation, of_gpu
 from transport.estimate.gpus import Gpu
-from transport.estimate.memory import Memory, memory_of
+from transport.estimate.memory import Memory, above_of, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Link, Network
 from transport.estimate.pipelines import chunks_of
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.rounds import Rounds, length_ns, rounds_of
 from transport.estimate.schedule import COMPUTE, Graph, Task, Timed, exposed_ns, run, sending
+from transport.estimate.sites import with_site_link
 from transport.estimate.slices import waiting
 from transport.estimate.step import Step
 from transport.estimate.times import difference_ns
@@ -51,7 +52,13 @@ class Training:
     bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
     communication adds. host_ns: what the GPU waits for the host, which launches kernels. gains:
     change -> the step's time with it, divided by its time without it. scheduled: microbatches of
-    `tasks` and `timed`, which are fewer than those of a long step.
+    `tasks` and `timed`, which are fewer than those of a long step. flops_per_gpu: operations a
+    second, with those of recomputation; model_flops_per_gpu: without; causal_flops_per_gpu: without
+    the half of attention that a causal mask leaves out, too. mfu, hfu: model FLOPs and hardware
+    FLOPs utilization, the former two as parts of the GPU's dense peak in bf16. memory_high_bytes:
+    the memory if it is as much above its estimate as published peaks were. fits_surely: it fits
+    even then. offloaded_bytes: the memory with what is kept of layers in the host's memory; None:
+    it is there, or the framework cannot.
     """
 
     model: str
@@ -62,10 +69,17 @@ class Training:
     host_ns: float
     communication_ns: float
     flops_per_gpu: float
+    model_flops_per_gpu: float
+    causal_flops_per_gpu: float
+    mfu: float
+    hfu: float
     tokens_per_s: float
     rows: tuple[Row, ...]
     memory: Memory
+    memory_high_bytes: float
     fits: bool
+    fits_surely: bool
+    offloaded_bytes: float | None
     bottleneck: str
     gains: dict[str, float]
     unchecked: tuple[str, ...]
@@ -112,7 +126,7 @@ def train(
     host_ns = difference_ns(step_ns, whole_ns)
     rows = _extended([one.rows for one in made], rounds)
     memory = memory_of(model, plan)
-    tokens = plan.global_batch * model.sequence
+    high_bytes, has_bytes = memory.total * (1 + above_of(plan)), gpu.memory_bytes
     return Training(
         model=model.name,
         step_ns=step_ns,
@@ -121,14 +135,13 @@ def train(
         exposed_ns=difference_ns(whole_ns, alone_ns),
         host_ns=host_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
-        flops_per_gpu=model.step_flops(tokens, repeated_passes(model, plan))
-        / step_ns
-        * 1e9
-        / plan.gpus,
-        tokens_per_s=tokens / step_ns * 1e9,
+        **_rates(model, plan, gpu, step_ns),
         rows=rows,
         memory=memory,
-        fits=memory.total <= gpu.memory_bytes,
+        memory_high_bytes=high_bytes,
+        fits=memory.total <= has_bytes,
+        fits_surely=high_bytes <= has_bytes,
+        offloaded_bytes=_offloaded_bytes(model, plan),
         bottleneck=_bottleneck(step_ns, bubble_ns, host_ns, rows),
         gains=_gains(model, plan, computation, network, step_ns),
         unchecked=tuple(plan.unchecked()),
@@ -136,6 +149,29 @@ def train(
         timed=made[-1].timed,
         scheduled=rounds.steps[-1].plan.microbatches,
     )
+
+
+def _rates(model: Model, plan: Plan, gpu: Gpu, step_ns: float) -> dict[str, float]:
+    """Fields of Training about operations and tokens a second."""
+    tokens = plan.global_batch * model.sequence
+    per_gpu = 1e9 / step_ns / plan.gpus
+    flops = model.step_flops(tokens) * per_gpu
+    all_flops = model.step_flops(tokens, repeated_passes(model, plan)) * per_gpu
+    return {
+        "flops_per_gpu": all_flops,
+        "model_flops_per_gpu": flops,
+        "causal_flops_per_gpu": flops - model.masked_flops(tokens) * per_gpu,
+        "mfu": flops / gpu.flops,
+        "hfu": all_flops / gpu.flops,
+        "tokens_per_s": tokens / step_ns * 1e9,
+    }
+
+
+def _offloaded_bytes(model: Model, plan: Plan) -> float | None:
+    if plan.framework != "maxtext" or plan.offload:
+        return None
+    other = replace(plan, recompute=False, selective="", kept=plan.kept or (), offload=True)
+    return memory_of(model, other).total
 
 
 def rows_of(step: Step) -> tuple[Row, ...]:
@@ -152,6 +188,11 @@ def check_nodes(plan: Plan, each: int) -> None:
             "less",
             f"{plan.gpus:,} GPUs do not fill nodes of {each}",
         )
+    parts = plan.expert_parts
+    if parts != plan.tensor and plan.gpus > each and each % parts and parts % each:
+        raise PlanError(
+            f"expert_tensor: {parts}: must divide the {each} GPUs of a node, or fill nodes"
+        )
     shared = plan.tensor * plan.context
     if plan.gpus > each and each % shared and shared % each:
         raise PlanError(
@@ -165,7 +206,7 @@ def check_torus(plan: Plan, network: Network) -> None:
     """Raises PlanError if the network is a torus of another size, or the plan is not for one."""
     if network.torus is None:
         return
-    for name in ("pipeline", "context", "expert"):
+    for name in ("pipeline", "context", "expert", "expert_tensor"):
         if getattr(plan, name) > 1:
             raise PlanError(
                 f"{name}: {getattr(plan, name)}: on a torus, only data, tensor and shard are "
@@ -274,6 +315,13 @@ def _gains(
             network,
         ),
     }
+    if network.sites is not None:
+        wider = with_site_link(
+            network, lambda link: replace(link, bytes_per_s=2 * link.bytes_per_s)
+        )
+        near = with_site_link(network, lambda link: scaled(link, 0.5))
+        changes["twice the bandwidth between sites"] = lambda: (plan, wider)
+        changes["half the latency between sites"] = lambda: (plan, near)
     if (link := network.outside) is not None:
         quick = replace(network, outside=replace(link, bytes_per_s=2.0 * link.bytes_per_s))
         changes["twice the bandwidth between slices"] = lambda: (plan, quick)
@@ -301,30 +349,38 @@ def faster(network: Network, factor: float) -> Network:
 def quicker(network: Network, factor: float) -> Network:
     """The network with other latencies, of calls and of steps."""
 
-    def changed(one: Link) -> Link:
-        return replace(
-            one,
-            protocols=tuple(
-                replace(
-                    each,
-                    base_ns=each.base_ns * factor,
-                    step_ns=each.step_ns * factor,
-                    tree_more_ns=each.tree_more_ns * factor,
-                )
-                for each in one.protocols
-            ),
-        )
+    inside = None if network.inside is None else scaled(network.inside, factor)
+    pairs = None if network.pairs is None else scaled(network.pairs, factor)
+    between = scaled(network.between, factor)
+    return replace(network, between=between, inside=inside, pairs=pairs)
 
-    inside = None if network.inside is None else changed(network.inside)
-    pairs = None if network.pairs is None else changed(network.pairs)
-    return replace(network, between=changed(network.between), inside=inside, pairs=pairs)
+
+def scaled(link: Link, factor: float) -> Link:
+    """The link with other latencies, of calls and of steps."""
+    protocols = tuple(
+        replace(
+            each,
+            base_ns=each.base_ns * factor,
+            step_ns=each.step_ns * factor,
+            tree_more_ns=each.tree_more_ns * factor,
+        )
+        for each in link.protocols
+    )
+    return replace(link, protocols=protocols)
 
 
 def as_json(found: Training) -> dict[str, Any]:
     """The estimate as JSON, without its tasks."""
     names = (
         *("step_ns", "compute_ns", "bubble_ns", "exposed_ns", "host_ns", "communication_ns"),
-        *("flops_per_gpu", "tokens_per_s", "fits", "bottleneck", "gains", "unchecked"),
+        *(
+            *("flops_per_gpu", "model_flops_per_gpu", "causal_flops_per_gpu", "mfu", "hfu"),
+            *("tokens_per_s", "fits", "fits_surely", "memory_high_bytes"),
+            "offloaded_bytes",
+            "bottleneck",
+            "gains",
+            "unchecked",
+        ),
     )
     made = {name: getattr(found, name) for name in names}
     made["operations"] = [vars(row) for row in found.rows]

@@ -93,7 +93,7 @@ def _times(file: Path) -> tuple[int, dict[tuple[str, int, str], list[float]]]:
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise SamplesError(f"{file} is no result of python -m bench nccl") from None
+        raise SamplesError(f"{file} is no result of python -m bench nccl: give its JSON") from None
     names = {name for _, _, name in found}
     if OWN not in names or not any(choice_of(name) for name in names):
         raise SamplesError(

@@ -22,8 +22,8 @@ def read(file: Path, bytes_max: int | None = None) -> dict[str, Any]:
         text = read_text(file, bytes_max) if bytes_max else file.read_text(encoding="utf-8")
     except OSError as error:
         raise TomlError(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TomlError(f"{file} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise TomlError(f"{file} is not TOML: it is no text in UTF-8") from None
     return parsed(text, str(file))
 
 

@@ -37,6 +37,10 @@ def of_deepspeed(values: Mapping[str, Any]) -> Given:
     if shard is not None and shard > 0:
         options["shard"] = shard
     _bytes(keys, options)
+    if keys.flag("msamp.enabled"):  # azure.github.io/MS-AMP, "Usage in DeepSpeed"
+        options["dtype"] = "fp8"
+        keys.take("msamp.enabled", "dtype", "fp8")
+        notes.append("MS-AMP: gradients and optimizer states in 8 bits are not estimated")
     bucket = keys.number("zero_optimization.reduce_bucket_size")
     if bucket is not None:  # of elements
         size = bucket * options.get("gradient_bytes", 2)

@@ -12,6 +12,8 @@ from transport.estimate.configs.given import ConfigError, Given, Sizes
 from transport.estimate.configs.huggingface import of_huggingface
 from transport.estimate.configs.megatron import is_megatron, of_megatron
 from transport.estimate.configs.torchtitan import is_torchtitan, of_torchtitan
+from transport.estimate.models import ALIASES, PRESETS
+from transport.estimate.names import matched
 from transport.ground.text import printable
 
 FILE_BYTES_MAX = 4 << 20
@@ -21,21 +23,27 @@ FORMS = "config.json of Hugging Face, Megatron-LM's arguments, torchtitan's TOML
 
 def is_file(model: str) -> bool:
     """Whether the name of a model is the path of a configuration file."""
-    return "/" in model or Path(model).suffix.lower() in SUFFIXES
+    if "/" in model or Path(model).suffix.lower() in SUFFIXES:
+        return True
+    # A folder as it is named in the current one, unless a preset has this name.
+    known = matched(model, (*PRESETS, *ALIASES)) in {*PRESETS, *ALIASES}
+    return not known and (Path(model) / "config.json").is_file()
 
 
 def read(file: Path, sizes: Sizes, has_model: bool = False) -> Given:
-    """What a file says. ConfigError, with the file's name.
+    """What a file says. ConfigError, with the file's path.
 
     sizes: of the model, which count instead of the file's. has_model: another model counts, so
     the file's is not read. A folder stands for its config.json.
     """
-    if file.is_dir():
-        file = file / "config.json"
     try:
+        if file.is_dir():
+            if not (file / "config.json").exists():
+                raise ConfigError(f"the folder has no config.json: give one of {FORMS}")
+            file = file / "config.json"
         return _read(file, _text(file), sizes, has_model)
     except ConfigError as error:
-        raise ConfigError(printable(f"{file.name}: {error}")) from None
+        raise ConfigError(printable(f"{file}: {error}")) from None
 
 
 def _text(file: Path) -> str:
@@ -54,6 +62,8 @@ def _text(file: Path) -> str:
 
 def _read(file: Path, text: str, sizes: Sizes, has_model: bool) -> Given:
     suffix = file.suffix.lower()
+    if not text.strip():
+        raise ConfigError(f"is empty: give one of {FORMS}")
     if text.lstrip().startswith("{") or suffix == ".json":
         return _of_json(text, sizes, has_model)
     if suffix == ".toml":
@@ -62,7 +72,9 @@ def _read(file: Path, text: str, sizes: Sizes, has_model: bool) -> Given:
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"is no TOML: {str(error)[:200]}") from None
         if not is_torchtitan(table):
-            raise ConfigError("has no section model, training or parallelism of torchtitan")
+            raise ConfigError(
+                f"has no section model, training or parallelism of torchtitan: give one of {FORMS}"
+            )
         return of_torchtitan(table, sizes, has_model)
     is_yaml = suffix in (".yaml", ".yml")
     if not is_megatron(text, is_yaml):
@@ -76,7 +88,7 @@ def _of_json(text: str, sizes: Sizes, has_model: bool) -> Given:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is no JSON: {str(error)[:200]}") from None
     if not isinstance(values, dict):
-        raise ConfigError("is no JSON object")
+        raise ConfigError(f"is no JSON object: give one of {FORMS}")
     if is_deepspeed(values):
         return of_deepspeed(values)
     if "model_type" in values or _is_nested(values):

@@ -26,6 +26,7 @@ class Given:
 
     form: of the file, for people. model: None: the file has none. options: parameters of
     `weft estimate train`, by their Python names, with the values that the file gives them.
+    gpus: of the job, which data parallel ranks follow from if options change the other degrees.
     accumulation: microbatches of a step in each data parallel replica; with a batch but without a
     micro-batch it gives the latter. taken: key -> what it became. unused: keys that change nothing.
     """
@@ -37,6 +38,7 @@ class Given:
     taken: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    gpus: int | None = None
 
 
 class Keys:

@@ -7,7 +7,7 @@ Keys and defaults are those of each architecture's configuration class
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, sequence_of, shown
@@ -114,7 +114,7 @@ def _model(kind: str, family: Family, keys: Keys, sizes: Sizes, notes: list[str]
     if "kv_lora_rank" in keys:
         model = _latent(model, keys)
     else:
-        model = with_head_size(model, keys.number("head_dim", name="head size"), notes)
+        model = with_head_size(model, keys.number("head_dim", name="head size"))
     return _with_experts(model, keys, sizes, notes)
 
 
@@ -148,7 +148,7 @@ def _latent(model: Model, keys: Keys) -> Model:
     rank = keys.number("q_lora_rank", name="attention", least=0)
     latent = Latent(rank or 0, **{name: size or 0 for name, size in parts.items()})
     attention = latent.parameters(model.hidden, model.heads)
-    return Model(**(vars(model) | {"attention": attention}))
+    return replace(model, attention=attention, width=latent.width(model.heads))
 
 
 def _with_experts(model: Model, keys: Keys, sizes: Sizes, notes: list[str]) -> Model:

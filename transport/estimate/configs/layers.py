@@ -1,8 +1,4 @@
-"""Parameters of layers that are not all equal: latent attention, mixtures of experts.
-
-Estimates have equal layers. What a layer has besides (shared experts) or lacks (experts, in layers
-with an MLP only) corrects the number of the model's parameters.
-"""
+"""Sizes of unusual layers: latent attention, heads of any size, mixtures of experts."""
 
 from __future__ import annotations
 
@@ -40,6 +36,10 @@ class Latent:
     rotary: int
     value: int
 
+    def width(self, heads: int) -> int:
+        """Values of all heads, as the mean of those of queries or keys and of values."""
+        return heads * (self.plain + self.rotary + self.value) // 2
+
     def parameters(self, hidden: int, heads: int) -> int:
         query = self.plain + self.rotary
         queries = hidden * heads * query
@@ -51,37 +51,34 @@ class Latent:
 
 
 def with_experts(model: Model, experts: Experts, notes: list[str]) -> Model:
-    """The model with a mixture of experts. Shared experts count as further active ones."""
+    """The model with a mixture of experts. Shared ones are taken to be as large as the others."""
     if experts.dense >= model.layers:
         return model
     more = -(-experts.shared_ffn // experts.each_ffn)
     found = replace(
-        model, ffn=experts.each_ffn, experts=experts.count, active=experts.active + more
+        model,
+        ffn=experts.each_ffn,
+        experts=experts.count,
+        active=experts.active + more,
+        shared=more,
+        dense=experts.dense,
+        dense_ffn=experts.dense_ffn if experts.dense else 0,
     )
     matrix = model.expert_parameters // model.ffn  # parameters for each hidden unit
-    routed = experts.count * found.expert_parameters
-    correction = (model.layers - experts.dense) * experts.shared_ffn * matrix
-    correction += experts.dense * (experts.dense_ffn * matrix - routed)
+    correction = (experts.shared_ffn - more * experts.each_ffn) * matrix
     if experts.dense:
         notes.append(
-            f"{experts.dense} of {model.layers} layers have no experts; time and memory are "
-            "estimated as if all layers had them"
+            f"{experts.dense} of {model.layers} layers have no experts; time is estimated as if "
+            "all layers had them, and memory as if these were the first ones"
         )
-    if experts.shared_ffn:
-        notes.append("shared experts are estimated as further active ones")
-    return replace(found, more=model.more + correction)
+    return replace(found, more=model.more + (model.layers - experts.dense) * correction)
 
 
-def with_head_size(model: Model, size: int | None, notes: list[str]) -> Model:
+def with_head_size(model: Model, size: int | None) -> Model:
     """The model with heads of another size than hidden / heads."""
     if size is None or size * model.heads == model.hidden:
         return model
-    kv = model.kv_heads or model.heads
-    notes.append(
-        f"{model.heads} heads of {size} are not the hidden size, {model.hidden:,}: their "
-        "parameters count, their attention is estimated with the hidden size"
-    )
-    return replace(model, attention=2 * model.hidden * size * (model.heads + kv))
+    return replace(model, width=size * model.heads)
 
 
 def dense_layers(

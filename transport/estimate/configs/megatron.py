@@ -5,10 +5,19 @@ Names and defaults are those of github.com/NVIDIA/Megatron-LM (megatron/training
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
-from transport.estimate.configs.arguments import OFF, ON, arguments_of, branches_of
+from transport.estimate.configs.arguments import (
+    OFF,
+    ON,
+    arguments_of,
+    is_script,
+    places_of,
+    variables_of,
+)
 from transport.estimate.configs.given import ConfigError, Given, Keys, Sizes, shown
 from transport.estimate.configs.layers import (
     Experts,
@@ -31,11 +40,14 @@ DEGREES = {
     "pipeline": "pipeline_model_parallel_size",
     "context": "context_parallel_size",
     "expert": "expert_model_parallel_size",
+    "expert_tensor": "expert_tensor_parallel_size",
     "micro_batch": "micro_batch_size",
     "batch": "global_batch_size",
 }
+UNDECIDED_MAX = 24  # arguments and variables that a note lists
 OFFLOADS = ("optimizer_cpu_offload", "cpu_offloading", "fine_grained_activation_offloading")
 _RUN = re.compile(r"\[([01](?:,[01])*)\](?:\*([0-9]{1,4}))?")
+_SPAN = re.compile(r"([0-9]{1,7}):([0-9]{1,7})")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -60,24 +72,23 @@ def of_megatron(text: str, is_yaml: bool, sizes: Sizes, has_model: bool) -> Give
                 "offloading"
             )
     options: dict[str, Any] = {"framework": "megatron"}
-    layers = args.number("num_layers", "layers")
+    layers = sizes.get("layers") or args.number("num_layers", "layers")
     try:
         model = None if has_model else _model(args, sizes, notes)
     except ConfigError as error:
         raise ConfigError(f"{error}{_unset(keys, variables)}") from None
-    _plan(args, options, (model.layers if model is not None else layers) or 0, notes)
+    gpus = _plan(args, options, (model.layers if model is not None else layers) or 0, notes)
+    if model is not None and model.experts == 1:
+        options.pop("expert_tensor", None)
     if unset := _unset(keys, variables):
         notes.append(unset.removeprefix("; "))
         defaults = [f"--{_option(one)}" for one, name in DEGREES.items() if name in variables]
         if defaults:
             notes.append(f"not in the file, so options or their defaults: {', '.join(defaults)}")
-    if not is_yaml:
-        notes += [
-            f"{name} depends on a branch of the script ({', '.join(values[:8])}): {values[-1]}, "
-            "the last one, counts"
-            for name, values in branches_of(text).items()
-        ]
-    return Given("Megatron-LM", model, options, None, keys.taken, keys.unused, tuple(notes))
+    if is_script(text, is_yaml):
+        notes += _undecided(text, keys)
+    said = keys.taken, keys.unused, tuple(notes)
+    return Given("Megatron-LM", model, options, None, *said, gpus)
 
 
 class _Arguments:
@@ -113,9 +124,34 @@ def _unset(keys: Keys, variables: dict[str, str]) -> str:
     return f"; the script does not set the variables of {', '.join(named)}" if named else ""
 
 
+def _undecided(text: str, keys: Keys) -> list[str]:
+    """Notes on what depends on how a script runs: it is read as if each of its lines did."""
+
+    def counts(name: str) -> bool:
+        return keys.is_asked(name.replace("_", "-"))
+
+    found = {_spelled(name): one for name, one in places_of(text).items() if counts(name)}
+    found |= variables_of(text, counts)
+    several = [f"{name} {one}" for name, one in found.items() if len(one.lines) > 1]
+    single = [
+        f"{name} {one}" for name, one in found.items() if len(one.lines) == 1 and one.only_in_branch
+    ]
+    notes = []
+    if several:
+        notes.append(f"of several values in the script the last one counts: {_listed(several)}")
+    if single:
+        notes.append(f"only in branches of the script, which all count: {_listed(single)}")
+    return notes
+
+
+def _listed(texts: list[str]) -> str:
+    return "; ".join(texts[:UNDECIDED_MAX]) + "; ..." * (len(texts) > UNDECIDED_MAX)
+
+
 def _option(name: str) -> str:
     """An option and the value that it has if nobody gives it."""
-    default = "a microbatch for each stage of each replica" if name == "batch" else "1"
+    usual = {"batch": "a microbatch for each stage of each replica", "expert_tensor": "tensor"}
+    default = usual.get(name, "1")
     return f"{name.replace('_', '-')} (default: {default})"
 
 
@@ -153,7 +189,7 @@ def _model(args: _Arguments, sizes: Sizes, notes: list[str]) -> Model:
     if args.flag("multi_latent_attention", "latent attention"):
         model = _latent(model, args)
     else:
-        model = with_head_size(model, args.number("kv_channels", "head size"), notes)
+        model = with_head_size(model, args.number("kv_channels", "head size"))
     return _with_experts(model, args, sizes, notes)
 
 
@@ -167,7 +203,7 @@ def _latent(model: Model, args: _Arguments) -> Model:
         args.number("v_head_dim", "attention") or 128,
     )
     attention = latent.parameters(model.hidden, model.heads)
-    return Model(**(vars(model) | {"attention": attention}))
+    return replace(model, attention=attention, width=latent.width(model.heads))
 
 
 def _with_experts(model: Model, args: _Arguments, sizes: Sizes, notes: list[str]) -> Model:
@@ -190,7 +226,8 @@ def _with_experts(model: Model, args: _Arguments, sizes: Sizes, notes: list[str]
     return with_experts(model, Experts(count, active, each, shared, dense, model.ffn), notes)
 
 
-def _plan(args: _Arguments, options: dict[str, Any], layers: int, notes: list[str]) -> None:
+def _plan(args: _Arguments, options: dict[str, Any], layers: int, notes: list[str]) -> int | None:
+    """Takes all options of a plan; returns the number of GPUs."""
     for option, name in DEGREES.items():
         if (found := args.number(name, option)) is not None:
             options[option] = found
@@ -199,9 +236,12 @@ def _plan(args: _Arguments, options: dict[str, Any], layers: int, notes: list[st
     if args.flag("tp_comm_overlap", "overlap-tensor"):
         options["overlap"] = True
     options["zero"] = 1 if args.flag("use_distributed_optimizer", "zero 1:") else 0
+    if options["zero"] and args.flag("overlap_param_gather", "overlap-gather"):
+        options["overlap_gather"] = True
     if any(args.flag(f"use_{name}", "zero 3:") for name in ("torch_fsdp2", "megatron_fsdp")):
         options["zero"] = 3
-    _data(args, options, notes)
+    _dispatcher(args, options, notes)
+    gpus = _data(args, options, notes)
     _interleave(args, options, layers)
     _again(args, options, notes)
     # Gradients in bf16 are summed in fp32 (arguments.py); those in fp16 only with the option.
@@ -209,29 +249,71 @@ def _plan(args: _Arguments, options: dict[str, Any], layers: int, notes: list[st
     options["value_bytes"] = 2 if any(is_half) else 4
     wide = args.flag("accumulate_allreduce_grads_in_fp32", "gradient_bytes 4:")
     options["gradient_bytes"] = 4 if wide or not is_half[1] else 2
-    if args.text("fp8_format") or args.text("fp8"):
-        notes.append("FP8 is estimated as 16 bits")
+    _eight_bits(args, options, notes)
+    return gpus
 
 
-def _data(args: _Arguments, options: dict[str, Any], notes: list[str]) -> None:
-    """Data parallel ranks are what the launcher's processes leave."""
-    nodes, each = args.number("nnodes", "nodes"), args.number("nproc_per_node", "GPUs a node")
+def _dispatcher(args: _Arguments, options: dict[str, Any], notes: list[str]) -> None:
+    """Notes that the dispatcher of tokens is not the one that is estimated."""
+    name = "moe_token_dispatcher_type"
+    kind = args.text(name) or "allgather"  # the default of arguments.py
+    if options.get("expert", 1) == 1:
+        return
+    if kind == "allgather":
+        notes.append(
+            "experts are estimated with AllToAlls: --moe-token-dispatcher-type allgather, "
+            "Megatron-LM's default, gathers the tokens of all GPUs and takes longer"
+        )
+    else:
+        args.keys.take(name.replace("_", "-"), "AllToAlls of experts", kind)
+
+
+def _eight_bits(args: _Arguments, options: dict[str, Any], notes: list[str]) -> None:
+    """Whether products are in FP8. --fp8-hybrid, --fp8-e4m3: flags of older versions."""
+    for name in ("fp8_format", "fp8", "fp8_hybrid", "fp8_e4m3", "fp4_format", "fp4"):
+        if args.text(name) not in ("", str(False)):
+            options["dtype"] = "fp8"
+            args.keys.take(name.replace("_", "-"), "dtype", "fp8")
+            if "fp4" in name:
+                notes.append("FP4 has no estimate: it is taken as FP8")
+
+
+def _data(args: _Arguments, options: dict[str, Any], notes: list[str]) -> int | None:
+    """Data parallel ranks are what the launcher's processes leave, the number of which returns."""
+    nodes, each = _nodes(args, notes), _each_node(args, notes)
     world = args.number("world_size", "GPUs") or (each * (nodes or 1) if each else None)
     if each:
         options["gpus_per_node"] = each
-    others = 1
-    for name in ("tensor", "pipeline", "context"):
-        others *= options.get(name, 1)
     if world is None:
         notes.append("the number of GPUs is not in the file: --data")
-        return
-    if world % others:
-        raise ConfigError(
-            f"{world} GPUs are no multiple of tensor x pipeline x context, {others}: correct the "
-            "file, or give --data"
-        )
-    options["data"] = world // others
-    notes.append(f"{world} GPUs / {others} = {world // others} data parallel replicas")
+        return None
+    others = math.prod(options.get(name, 1) for name in ("tensor", "pipeline", "context"))
+    if world % others == 0:
+        options["data"] = world // others
+    return world
+
+
+def _nodes(args: _Arguments, notes: list[str]) -> int | None:
+    """Nodes of torchrun (pytorch.org/docs/stable/elastic/run.html); of a range, the most."""
+    text = args.text("nnodes")
+    span = _SPAN.fullmatch(text)
+    if span is None:
+        return args.number("nnodes", "nodes")
+    least, most = int(span[1]), int(span[2])
+    if not 1 <= least <= most:
+        raise ConfigError(f"--nnodes: {text}: must be as 1:4, the fewest and the most nodes")
+    args.keys.take("nnodes", "nodes", most)
+    notes.append(f"--nnodes {text}: {most} nodes, the most, count: --data says otherwise")
+    return most
+
+
+def _each_node(args: _Arguments, notes: list[str]) -> int | None:
+    """Processes of a node, one for each GPU; torchrun also takes words that count devices."""
+    name = "nproc_per_node"
+    if (text := args.text(name)) not in ("gpu", "auto", "cpu", "xpu"):
+        return args.number(name, "GPUs a node")
+    notes.append(f"--nproc-per-node {text}: how many a node has is not in the file")
+    return None
 
 
 def _interleave(args: _Arguments, options: dict[str, Any], layers: int) -> None:

@@ -52,16 +52,13 @@ def of_torchtitan(values: Mapping[str, Any], sizes: Sizes, has_model: bool) -> G
     if length is not None and model is not None and "sequence" not in sizes:
         model = replace(model, sequence=length)
     _degrees(keys, options, notes)
-    _pipeline(keys, options, notes)
+    _pipeline(keys, options, sizes.get("layers") or (model.layers if model else None), notes)
     accumulation = _batches(keys, options)
     _again(keys, options, notes)
     if keys.flag("compile.enable") or keys.flag("training.compile"):
         options["framework"] = "compiled"
         keys.take("compile.enable", "framework", "compiled")
-    converters = keys.value("model.converters")
-    is_float8 = isinstance(converters, list) and any("float8" in str(one) for one in converters)
-    if is_float8 or keys.flag("float8.enable_float8_linear"):
-        notes.append("float8 is estimated as 16 bits")
+    _eight_bits(keys, options, notes)
     for key, name in (("param", "value_bytes"), ("reduce", "gradient_bytes")):
         kind = keys.text(f"training.mixed_precision_{key}")
         if kind in BYTES:
@@ -101,6 +98,9 @@ def _degrees(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
             options[option] = found
     if options.get("tensor", 1) > 1:
         options["split_sequence"] = True  # torchtitan's tensor parallelism always does
+    if options.get("expert", 1) > 1:  # experts are whole unless the file says otherwise
+        parts = _degree(keys, "expert_tensor_parallel", "expert-tensor")
+        options["expert_tensor"] = parts or 1
     for section in ("parallelism", "experimental"):
         if keys.flag(f"{section}.enable_async_tensor_parallel"):
             options["overlap"] = True
@@ -119,20 +119,56 @@ def _degrees(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
         notes.append(f"replicas {copies}: --shard is --data divided by {copies}, times context")
 
 
-def _pipeline(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
+def _pipeline(keys: Keys, options: dict[str, Any], layers: int | None, notes: list[str]) -> None:
+    """The schedule and its chunks of a stage. layers: of the model; None: not known."""
     name = "parallelism.pipeline_parallel_schedule"
     kind = keys.text(name)
-    if options.get("pipeline", 1) == 1 or not kind:
+    if options.get("pipeline", 1) == 1:
         return
     known = SCHEDULES.get(kind.lower())
     if known is None:
-        notes.append(f"{name} {shown(kind)} is estimated as 1f1b")
-        return
-    options["schedule"] = known[0]
-    keys.take(name, "schedule", known[0])
-    if known[1] > 1:
+        if kind:
+            notes.append(f"{name} {shown(kind)} is estimated as 1f1b")
+        known = SCHEDULES["1f1b"]
+    else:
+        options["schedule"] = known[0]
+        keys.take(name, "schedule", known[0])
+    is_interleaved = known[1] > 1
+    chunks = _chunks(keys, options["pipeline"], layers, is_interleaved, notes)
+    if is_interleaved and chunks is not None:
+        options["interleave"] = chunks
+    elif is_interleaved:
         options["interleave"] = known[1]
         notes.append(f"{kind}: {known[1]} chunks of a stage, as is torchtitan's default")
+
+
+def _chunks(
+    keys: Keys, stages: int, layers: int | None, is_interleaved: bool, notes: list[str]
+) -> int | None:
+    """Model chunks of a stage by the layers of each (torchtitan/distributed/pipeline_parallel.py).
+
+    The ends of the model count as layers, one each by default. None: not in the file, or not used.
+    """
+    name = "parallelism.pipeline_parallel_layers_per_stage"
+    each = keys.number(name)
+    if each is None:
+        return None
+    if layers is None or not is_interleaved:
+        why = "the layers of the model are not in it" if is_interleaved else "stages have one chunk"
+        notes.append(f"{name} {each} is not used, as {why}: --interleave")
+        return None
+    ends = [
+        keys.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
+        for end in ("first", "last")
+    ]
+    chunks = -(-(layers + sum(1 if one is None else one for one in ends)) // each)
+    if chunks % stages:
+        raise ConfigError(
+            f"{name}: {each}: {chunks} chunks cannot be split among {stages} stages: change it, "
+            "or give the model, and this file with --config"
+        )
+    keys.take(name, "interleave", chunks // stages)
+    return chunks // stages
 
 
 def _batches(keys: Keys, options: dict[str, Any]) -> int | None:
@@ -171,3 +207,19 @@ def _again(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
         notes.append(f"recomputing layers 1 of {option} is estimated as --recompute selective-op")
     options["recompute"] = found
     keys.take("activation_checkpoint.mode", "recompute", found)
+
+
+def _eight_bits(keys: Keys, options: dict[str, Any], notes: list[str]) -> None:
+    """Whether converters compute products in FP8, or in MX, FP8 with a scale of 32 values."""
+    converters = keys.value("model.converters")
+    names = [str(one) for one in converters] if isinstance(converters, list) else []
+    found = [one for one in names if "float8" in one or one.split(".")[-1] == "mx"]
+    if found:
+        keys.take("model.converters", "dtype", "fp8")
+    elif keys.flag("float8.enable_float8_linear"):  # of older versions
+        keys.take("float8.enable_float8_linear", "dtype", "fp8")
+    else:
+        return
+    options["dtype"] = "fp8"
+    if found and all("grouped_mm" in one for one in found):
+        notes.append(f"{shown(found[0])} is estimated as FP8 in all linear parts of a layer")

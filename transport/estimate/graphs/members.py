@@ -12,6 +12,7 @@ from transport.estimate.hlo.text import HloError
 
 FILE_BYTES_MAX = 16 << 20
 WORLD = "0"  # name of the default process group in PyTorch
+EXPECTED = 'expected {"name of a group": [ranks]}'
 NAME_SHOWN_MAX = 40
 NAMES_SHOWN_MAX = 8
 
@@ -110,9 +111,9 @@ def members_of(file: Path | None, devices: int | None) -> Members:
     except OSError as error:
         raise HloError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise HloError(f"{file} is no JSON") from None
+        raise HloError(f"{file} is no JSON: {EXPECTED}") from None
     if not isinstance(found, dict):
-        raise HloError(f'{file}: expected {{"name of a group": [ranks]}}')
+        raise HloError(f"{file}: {EXPECTED}")
     return Members(devices, {name: _listed(one, name, file) for name, one in found.items()})
 
 

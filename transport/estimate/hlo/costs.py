@@ -41,7 +41,7 @@ CONVOLUTION = re.compile(r"__cudnn\$conv\w*")
 # Custom calls that mark shardings and placements: they do nothing when the program runs.
 MARKS = re.compile(
     r"Sharding|SPMD\w*|xla\.sdy\.\w+|annotate_device_placement|MoveTo\w+|AllocateBuffer|"
-    r"PinToDevice\w*|LayoutConstraint|AssumeGatherIndicesInBound"
+    r"AsyncCollective\w+|ConcatBitcast|PinToDevice\w*|LayoutConstraint|AssumeGatherIndicesInBound"
 )
 _CONTRACTED = re.compile(r'lhs_contracting_dimensions\\?"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(r"[0-9]{1,4}")
@@ -69,6 +69,9 @@ class Costs:
             return float(one.attributes["ns"])
         flops = sum(self.flops(one, within).values())
         return max(self._gpu.ns(flops), self._gpu.ns(0, self.moved_bytes(one, within)))
+
+    def products_ns(self, flops: dict[str, int]) -> float:
+        return self._gpu.ns(sum(flops.values()))
 
     def flops(self, one: Instruction, within: Computation) -> dict[str, int]:
         """Operations of matrix products and convolutions, by type of the first operand."""

@@ -33,6 +33,8 @@ from transport.ground.units import counted, percent
 
 TIMES_MAX = 1 << 62
 WIDE = {"f32", "f64", "c64", "c128"}
+# In configurations and targets of custom calls: partitions of loops for threads, and libraries.
+CPU_MARKS = ("outer_dimension_partitions", "__ynn", "__onednn", "__eigen")
 NAMES_SHOWN_MAX = 6  # in one note
 
 
@@ -181,9 +183,17 @@ class _Reader:
             part.flops.update({kind: times * count for kind, count in inner.flops.items()})
             total_ns += times * inner.compute_ns
         if called or one.opcode.removesuffix("-start") in KINDS or self.sites.within(one):
-            return total_ns
+            return total_ns + self._beside_ns(one, within, part)
         part.flops.update(self.costs.flops(one, within))
         return self.costs.ns(one, within)
+
+    def _beside_ns(self, one: Instruction, within: Computation, part: _Part) -> float:
+        """The products of a fusion that computes beside a collective; it passes its data on."""
+        if not self.sites.computes_beside(one, within):
+            return 0.0
+        flops = self.costs.flops(one, within)
+        part.flops.update(flops)
+        return self.costs.products_ns(flops)
 
     def _called(
         self, one: Instruction, within: Computation, depth: int
@@ -332,12 +342,25 @@ def _notes(reader: _Reader, collectives: list[Collective]) -> Iterator[str]:
         yield "sizes of ragged-all-to-all are known at run time only: counted with all of its input"
     if reader.wire.is_uneven:
         yield "groups with unequal parts in their nodes are estimated as if the parts were equal"
+    if (torus := reader.wire.network.torus) is not None:
+        yield (
+            f"device numbers run along the axes of the torus {torus}, the first one first: the "
+            "last axis of a mesh lies along its first axes"
+        )
+    if reader.wire.is_inexact:
+        yield (
+            "groups that do not fill axes of the torus count with the smallest part that has all "
+            "of their devices; other groups that share its links are not in the times"
+        )
     if any(one.operation == "send" and not one.groups for one in collectives):
         yield "a send without pairs of source and target is estimated as one between nodes"
-    if any("promoted" in one.attributes.get("to_apply", "") for one in _inner(reader)):
+    if _is_for_cpu(reader):
         yield (
-            "XLA widened sums (computations named promoted), as it does on a CPU for bf16: "
-            "compiled for a GPU, these may send half"
+            "compiled for the CPU: gradients are all-reduces where XLA for GPUs and TPUs makes "
+            "reduce-scatters, bf16 is gathered and summed as f32, and all collectives are "
+            "synchronous: bytes are up to 4 times too many and nothing is hidden. Compile for the "
+            "target, which also works without it: devices of jax.experimental.topologies."
+            "get_topology_desc in the mesh, then jax.jit(f).lower(...).compile().as_text()"
         )
 
 
@@ -367,6 +390,19 @@ def _notes_on_computation(reader: _Reader, flops: dict[str, int]) -> Iterator[st
             f"{percent(narrow / total, 0)} of FLOPs are of 8 bits or less: they may take half as "
             "long as estimated, as the GPU's rate is that of bf16"
         )
+
+
+def _is_for_cpu(reader: _Reader) -> bool:
+    """Whether XLA's backend for CPUs wrote the program, by what only it writes."""
+    if any("promoted" in one.attributes.get("to_apply", "") for one in _inner(reader)):
+        return True
+    return any(
+        mark in one.attributes.get("backend_config", "")
+        or mark in one.attributes.get("custom_call_target", "")
+        for computation in reader.module.computations.values()
+        for one in computation.instructions
+        for mark in CPU_MARKS
+    )
 
 
 def _few(names: list[str]) -> str:
