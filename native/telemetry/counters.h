@@ -33,6 +33,8 @@ enum class Kind : std::uint8_t {
   X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")          \
   X(datagrams_received, datagrams, sum, "datagrams taken from the kernel or the NIC")     \
   X(calls, count, sum, "system calls and doorbells that moved datagrams")                 \
+  X(bypass_sent, datagrams, sum, "datagrams sent past the kernel's stack, by AF_XDP")     \
+  X(bypass_received, datagrams, sum, "datagrams received past the kernel's stack")        \
   X(batch_datagrams, datagrams, histogram, "datagrams sent by one call or doorbell")      \
   X(malformed, datagrams, sum, "datagrams that no decoder accepted")                      \
   X(bad_magic, datagrams, sum, "malformed datagrams without weft's magic number")         \

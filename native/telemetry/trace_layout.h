@@ -185,13 +185,13 @@ static_assert(sizeof(TraceHead) == 16);
   F(u16, unused, count, "0")                                                          \
   F(u32, unused_too, count, "0")
 
-#define WEFT_TRACE_EVENT(F)                                                                             \
-  F(u64, value, count, "what the event counts, such as segments lost")                                  \
-  F(u32, what, text, "path_down, path_up, peer_quiet, timeout, loss, process_stalled, host_drops, ...") \
-  F(u32, peer, text, "address of the peer or of its end of the path")                                   \
-  F(u32, connection, record, "connection, 0: none")                                                     \
-  F(u16, path, index, "number of the path")                                                             \
-  F(u16, status, status, "status of the event")
+#define WEFT_TRACE_EVENT(F)                                                                                       \
+  F(u64, value, count, "what the event counts, such as segments lost; of cpu_wait: ns without a core")            \
+  F(u32, what, text, "path_down, path_up, peer_quiet, timeout, loss, process_stalled, cpu_wait, host_drops, ...") \
+  F(u32, peer, text, "address of the peer or of its end of the path")                                             \
+  F(u32, connection, record, "connection, 0: none")                                                               \
+  F(u16, path, index, "number of the path")                                                                       \
+  F(u16, status, status, "status of the event; of cpu_wait: ms that it is about")
 
 #define WEFT_TRACE_END(F)  // no fields: the process closed its trace, and this is its last record
 

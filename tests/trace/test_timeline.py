@@ -157,6 +157,19 @@ def test_timeline__counters_have_rates_between_samples(tmp_path: Path) -> None:
     assert [one.value for one in found.of(f"{name}: round trip", "count")] == [900, 901, 902]
 
 
+def test_timeline__cpu_wait_is_a_share_of_the_time_before(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    for second, waited_ns in ((2, 250_000_000), (3, 5_000_000_000)):
+        values = {"value": waited_ns, "status": 1000}
+        process.new("event", second * 1_000_000_000, what="cpu_wait", **values)
+    process.write()
+    with open_store(tmp_path) as store:
+        found, _ = written(store)
+    counts = found.of("rank 0 (node0:100)/events/without a CPU core", "count")
+    assert [one.value for one in counts] == [25, 100]
+    assert counts[1].at_ns - counts[0].at_ns == 1_000_000_000
+
+
 def test_timeline__a_limit_and_a_span_cut_and_the_limit_is_said(tmp_path: Path) -> None:
     pair_of_ranks(tmp_path)
     with open_store(tmp_path) as store:

@@ -193,8 +193,8 @@ EVENTS = _columns(
     (
         "what",
         "text",
-        "path_down, path_up, timeout, loss, process_stalled, host_drops, ...; in traces of "
-        "simulated training steps, the name of an operation that began; of imported files, "
+        "path_down, path_up, timeout, loss, process_stalled, cpu_wait, host_drops, ...; in traces "
+        "of simulated training steps, the name of an operation that began; of imported files, "
         "transport_error, collective_timeout, python_frame, init_started (a communicator whose "
         "initialisation has not ended) and bootstrap (a process that came to NCCL's bootstrap and "
         "made none)",
@@ -211,15 +211,16 @@ EVENTS = _columns(
         "value",
         "u64",
         "what the event counts, such as segments lost; of an operation: its time in ns; of "
-        "process_stalled: for how many ns it did not run; of host_drops: datagrams that the "
+        "process_stalled: for how many ns it did not run; of cpu_wait: for how many ns the thread "
+        "that waited most was ready to run and had no CPU core; of host_drops: datagrams that the "
         "kernel dropped at full sockets; of collective_timeout: ms; of python_frame: its depth, "
         "from 0; of init_started: `id` of the communicator",
     ),
     (
         "status",
         "u16",
-        "status of the event; of init_started: for how many seconds the log had not been written "
-        "when it was read",
+        "status of the event; of cpu_wait: in how many ms; of init_started: for how many seconds "
+        "the log had not been written when it was read",
     ),
 )
 TABLES = {

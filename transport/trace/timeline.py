@@ -276,6 +276,12 @@ class _Timeline:
         self.writer.slice(track, "segments", row["begin_ns"], row["end_ns"], args)
 
     def add_event(self, row: Row) -> None:
+        if row["what"] == "cpu_wait" and row["status"] and row["value"] is not None:
+            track = self._track(row["process"], "events", "without a CPU core", unit="%")
+            # Perfetto shows a value from its time on, and a reading is of the time before it.
+            since_ns = max(row["begin_ns"] - row["status"] * 1_000_000, 0)
+            self.writer.count(track, since_ns, min(row["value"] // (row["status"] * 10_000), 100))
+            return
         track = self._track(row["process"], "events")
         args = {name: row[name] for name in ("peer", "connection", "path", "value", "status")}
         self.writer.instant(track, row["what"] or "unknown", row["begin_ns"], args)

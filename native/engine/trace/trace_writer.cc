@@ -31,6 +31,7 @@ constexpr std::size_t kStandingMax = 65'536;          // maximum number of commu
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kStallNs = 100'000'000;         // if the writing thread wakes up this late, it records an event
+constexpr std::int64_t kCpuWaitNs = 1'000'000'000;     // time between readings of how long threads waited for a core
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
@@ -438,19 +439,37 @@ bool TraceWriter::drain(bool last) {
   return any || put_records() != before;
 }
 
-// Puts an event if this thread woke up far too late from its pause: the process was stopped or frozen, or got no CPU.
-// By this event, diagnosis tells a process that did not run from one whose NIC did not work.
-void TraceWriter::notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept {
-  if (woke_ns - due_ns < kStallNs) return;
+void TraceWriter::put_event(std::string_view what, std::int64_t now_ns, std::int64_t value,
+                            std::uint16_t status) noexcept {
   telemetry::TraceEvent record;
   record.head.id = next_id();
-  record.head.time_ns = woke_ns;
-  record.value = static_cast<std::uint64_t>(woke_ns - due_ns);
-  record.what = text("process_stalled");
+  record.head.time_ns = now_ns;
+  record.value = static_cast<std::uint64_t>(value);
+  record.what = text(what);
+  record.status = status;
   put(record);
 }
 
+// Puts an event if this thread woke up far too late from its pause: the process was stopped or frozen, or got no CPU.
+// By this event, diagnosis tells a process that did not run from one whose NIC did not work.
+void TraceWriter::notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept {
+  if (woke_ns - due_ns >= kStallNs) put_event("process_stalled", woke_ns, woke_ns - due_ns, 0);
+}
+
+// Puts an event about once a second, also if no thread waited, so that a process which had its cores can be told from
+// one of which it is not known.
+void TraceWriter::measure_cpu_wait(std::int64_t now_ns) noexcept {
+  const std::int64_t passed_ns = now_ns - cpu_read_ns_;
+  if (passed_ns < kCpuWaitNs) return;
+  const bool first = std::exchange(cpu_read_ns_, now_ns) == 0;
+  const std::int64_t waited_ns = cpu_wait_.longest_ns();
+  if (first || waited_ns < 0) return;
+  const std::int64_t passed_ms = std::min<std::int64_t>(passed_ns / 1'000'000, 0xFFFF);
+  put_event("cpu_wait", now_ns, waited_ns, static_cast<std::uint16_t>(passed_ms));
+}
+
 void TraceWriter::run() noexcept {
+  measure_cpu_wait(now_ns());
   for (bool last = false; !last;) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -469,7 +488,9 @@ void TraceWriter::run() noexcept {
     const std::int64_t from_ns = now_ns();
     wake_.wait_for(lock, pause);
     lock.unlock();
-    notice_stall(from_ns + std::chrono::nanoseconds(pause).count(), now_ns());
+    const std::int64_t woke_ns = now_ns();
+    notice_stall(from_ns + std::chrono::nanoseconds(pause).count(), woke_ns);
+    measure_cpu_wait(woke_ns);
   }
   files_.end();
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "native/engine/trace/cpu_wait.h"
 #include "native/engine/trace/trace_files.h"
 #include "native/engine/trace/trace_ring.h"
 #include "native/telemetry/trace_layout.h"
@@ -86,7 +87,9 @@ class TraceWriter {
   void end_standing(std::uint32_t id) noexcept;
   std::shared_ptr<TraceRing> take_ring() noexcept;
   void run() noexcept;
+  void put_event(std::string_view what, std::int64_t now_ns, std::int64_t value, std::uint16_t status) noexcept;
   void notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept;
+  void measure_cpu_wait(std::int64_t now_ns) noexcept;
   bool drain(bool last);
   bool write_block(std::uint32_t ring);
   bool append_block(std::uint32_t ring);
@@ -127,9 +130,11 @@ class TraceWriter {
   std::vector<std::vector<std::byte>> taken_;  // indexed by ring: the bytes taken from it
   std::vector<std::uint32_t> ending_;
   std::int64_t retry_ns_ = 0, warned_ns_ = 0, look_ns_ = 0;
-  bool removed_ = false;  // the last file was removed, and none was begun since
-  std::mutex closing_;    // protects the members after it
-  bool left_ = false;     // close() timed out and left the writing thread running
+  CpuWait cpu_wait_;
+  std::int64_t cpu_read_ns_ = 0;  // when cpu_wait_ was read last; 0: not yet
+  bool removed_ = false;          // the last file was removed, and none was begun since
+  std::mutex closing_;            // protects the members after it
+  bool left_ = false;             // close() timed out and left the writing thread running
   std::thread thread_;
 };
 
