@@ -108,6 +108,7 @@ def start(lab: Lab, folder: Path, stack: ExitStack) -> list[subprocess.Popen[str
     for rank in range(HOSTS):
         command = [sys.executable, "-m", "bench.lib.diagnosis_rank", str(rank), str(ELEMENTS)]
         env = clean | {
+            "WEFT_LOCAL": "off",
             "WEFT_TRACE": str(folder),
             "RANK": str(rank),
             "WORLD_SIZE": str(HOSTS),

@@ -46,6 +46,7 @@ def ranks(folder: Path, traces: Path, size_bytes: int, count: int) -> Iterator[l
     files = [folder / f"count{at}" for at in range(count)]
     running: list[subprocess.Popen[str]] = []
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    clean["WEFT_LOCAL"] = "off"
     try:
         for at, file in enumerate(files):
             file.write_bytes(bytes(8))

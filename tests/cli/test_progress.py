@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.waiting import until
-from transport.cli.progress import progress_or_lines
+from transport.cli import progress as shown
+from transport.cli.progress import progress_or_lines, said_if_long
 
 
 def test_progress__without_a_terminal_a_line_comes_again_while_the_same_is_done(
@@ -35,5 +37,25 @@ def test_progress__nothing_is_said_before_anything_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with progress_or_lines("host", line_s=0.001):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_said_if_long__tells_a_terminal_alone(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = SimpleNamespace(is_terminal=is_terminal)
+    monkeypatch.setattr(shown, "Console", lambda stderr: fake)
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return said == "weft: judging\n" * is_terminal
+
+    with said_if_long("judging", after_s=0.001):
+        until(is_said)
+    with said_if_long("never", after_s=1e6):
         pass
     assert capsys.readouterr().err == ""

@@ -178,7 +178,7 @@ def main() -> None:
                 with tarfile.open(archives / f"{case.name}.tar.gz", "w:gz") as archive:
                     archive.add(folder, arcname=case.name)
         print(case.name, rows[-1]["said"], flush=True)
-    facts = {"driver": driver(), "gpus": GPUS, "ranks": RANKS}
+    facts = {"driver": driver(), "gpus": GPUS, "ranks": RANKS, "local": weft()["WEFT_LOCAL"]}
     write_json(document("diagnose_faults", rows, **facts), sys.argv[1])
     right = sum(bool(row["right"]) for row in rows)
     print(right, "of", len(rows), "verdicts are right")

@@ -39,6 +39,7 @@ NCCL = {
     "NCCL_MNNVL_ENABLE": "0",
     "NCCL_COLLNET_ENABLE": "0",
     "WEFT_INTERFACES": "eth0",
+    "WEFT_LOCAL": "off",
 }
 
 
@@ -173,7 +174,7 @@ def main() -> int:
             trial.cut(LINKS[1:], options.seconds / 2)
             trial.kill()
     rounds = [[one["at"], one["rounds"]] for one in trial.ranks[0].said if one["event"] == "rounds"]
-    result = document("liveness", trial.rows, rounds=rounds, **libraries())
+    result = document("liveness", trial.rows, rounds=rounds, local="off", **libraries())
     (folder / f"liveness-{options.under}.json").write_text(json.dumps(result, indent=1))
     for log in work.glob("nccl-*.log"):
         lines = [one for one in log.read_text(errors="replace").splitlines() if "weft" in one]

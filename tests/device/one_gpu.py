@@ -28,6 +28,7 @@ def rank_main(rank: int, plugin: str) -> None:
         "NCCL_NET_PLUGIN": plugin,
         "NCCL_SOCKET_IFNAME": "lo",
         "WEFT_INTERFACES": "lo",
+        "WEFT_LOCAL": "off",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_DEBUG_FILE": f"/tmp/nccl-{rank}.log",

@@ -49,6 +49,7 @@ def rank_main(rank: int, plugin: str, interface: str, port: int, logs: str, more
         "NCCL_NET_PLUGIN": plugin,
         "NCCL_SOCKET_IFNAME": "lo",
         "WEFT_INTERFACES": interface,
+        "WEFT_LOCAL": "off",
         "NCCL_P2P_PXN_LEVEL": "2",
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,GRAPH",
@@ -139,7 +140,7 @@ def main() -> None:
             run(plugin, interface, logs, more | {"NCCL_TOPO_FILE": str(topology)})
             sends, by_others = sends_of(logs)
             print(f"  {by_others} of {sends} sends go by another rank", flush=True)
-    print("NCCL", torch.cuda.nccl.version(), torch.cuda.get_device_name(0))
+    print("NCCL", torch.cuda.nccl.version(), torch.cuda.get_device_name(0), "weft: local off")
 
 
 if __name__ == "__main__":

@@ -288,6 +288,7 @@ def main() -> None:
     import torch
 
     facts = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0), "driver": driver()}
+    facts["local"] = weft()["WEFT_LOCAL"]
     facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(json.dumps(document("trace-faults", rows, **facts), indent=1))

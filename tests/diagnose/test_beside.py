@@ -19,6 +19,7 @@ from transport.diagnose.failing_link import _failures, failing_link
 from transport.diagnose.long_transfers import _causes, long_transfers
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
+from transport.diagnose.report import json_of, lines_of
 from transport.diagnose.round_trips import long_round_trips
 from transport.diagnose.seen import Seen
 from transport.diagnose.windows import judged_windows_of
@@ -115,7 +116,13 @@ def test_failing__links_that_the_same_paths_cross_are_all_named(tmp_path: Path) 
     found = judged(written(tmp_path, tables)).findings[0]
     assert (found.kind, found.certain) == ("network_loss", True)
     assert {found.place.name, *found.place.candidates} == {"leaf0-spine1", "leaf1-spine1"}
+    assert found.confidence_of_all == 0.95
     assert found.confidence < 0.5
+    lines = lines_of(found, "FOLDER")
+    assert lines[0].endswith("confidence 95 % that it is one of 2 places (48 % for each)")
+    assert lines[1] == f"  one of:   {found.place.name}; {found.place.candidates[0]}"
+    told = json_of(found)
+    assert (told["confidence_of_all"], told["confidence"]) == (0.95, 0.475)
 
 
 @pytest.mark.parametrize("step", [3, 6])

@@ -144,6 +144,14 @@ def test_live__without_a_running_job_nothing_is_judged(tmp_path: Path) -> None:
     old.write().rename(tmp_path / "old" / f"weft-{2:016x}-000000.trace")
     done = run("diagnose", tmp_path / "old", *live, "--window", "2")
     assert (done.exit_code, "1 traces in" in done.output, "have ended" in done.output) == (2, 1, 1)
+    killed = rank_of(tmp_path / "t", 1, 2)
+    killed.host, killed.ended = socket.gethostname(), False
+    message(killed, 1, 0, 100, then_ns, then_ns, sends=1)
+    (tmp_path / "killed").mkdir()
+    killed.write().rename(tmp_path / "killed" / f"weft-{2:016x}-000000.trace")
+    done = run("diagnose", tmp_path / "killed", *live)
+    assert (done.exit_code, "were killed or crashed" in done.output) == (2, True)
+    assert f"weft diagnose {tmp_path / 'killed'} judges" in done.output
     done = run("diagnose", tmp_path / "none", *live, "--share", tmp_path / "share")
     assert (done.exit_code, "wrote a trace to" in done.output) == (2, True)
 

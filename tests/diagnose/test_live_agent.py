@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from transport.diagnose.live.claim import NAME, Claim
 from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.columns import Table
 from transport.diagnose.live.turns import Turns, aligned
+from transport.diagnose.live.vanished import Vanished
 from transport.trace import open_store
 from transport.trace.layout import HEADER
 
@@ -43,6 +45,30 @@ def test_agent__a_clock_that_is_set_moves_no_times(
     process.write()
     last_ns = one.step().processes[0]["last_ns"]
     assert last_ns - said.processes[0]["last_ns"] == 3_000
+
+
+def described(**said: Any) -> dict[str, Any]:
+    return {"state": "?", "ended": False, "last_ns": HOUR_NS} | said
+
+
+@pytest.mark.parametrize(
+    ("later", "gone"),
+    [
+        ({}, True),
+        ({"state": "S"}, False),
+        ({"state": "T"}, False),
+        ({"state": None, "ended": True}, False),
+        ({"last_ns": 2 * HOUR_NS - 1_000}, False),  # it runs in another container
+    ],
+)
+def test_vanished__is_a_job_of_which_nothing_runs_or_writes(
+    later: dict[str, Any], gone: bool
+) -> None:
+    watch = Vanished()
+    assert not watch.all_gone
+    for one in ({}, later, {}):
+        watch.step([described(), described(**one)], 2 * HOUR_NS)
+    assert watch.all_gone == gone
 
 
 def test_agent__impossible_times_are_left_out(tmp_path: Path) -> None:

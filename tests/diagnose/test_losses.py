@@ -61,6 +61,8 @@ def test_losses__of_a_real_network_all_the_time_are_a_finding(
     found = lossy_network(seen)
     assert found is not None
     assert (found.kind, found.place.kind, found.certain) == (kind, "network", True)
+    assert ("mark ECN" in found.advice) == (kind == "congestion")
+    assert ("error counters" in found.advice) == (kind == "network_loss")
     paths.lost[windows.count // 3 :] = 0  # a burst at the start is none
     assert lossy_network(seen) is None
 

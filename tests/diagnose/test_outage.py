@@ -122,6 +122,37 @@ def test_outage__of_a_process_that_did_not_run_is_none() -> None:
     assert outage(replace(facts, downs=downs), windows()) is None
 
 
+def waited(facts: Facts, process: int, waited_ns: int, over_ns: int = 20_000_000) -> Facts:
+    """The facts with one reading of how long a process had no core, while an outage lasted."""
+    waits = {"source": process, "time_ns": over_ns, "waited_ns": waited_ns, "over_ns": over_ns}
+    return replace(facts, cpu_waits={name: np.array([one]) for name, one in waits.items()})
+
+
+@pytest.mark.parametrize(
+    ("process", "waited_ns", "certain"),
+    [(1, 10_000_000, False), (0, 10_000_000, False), (3, 10_000_000, True), (1, 5_000_000, True)],
+)
+def test_outage__that_a_lack_of_cores_explains_is_a_suspicion(
+    process: int, waited_ns: int, certain: bool
+) -> None:
+    """An outage of 8 ms. The process is one of its ends, or another; or it waited for less."""
+    found = outage(waited(cut((0, 1)), process, waited_ns), windows())
+    assert found is not None
+    assert found.certain == certain
+    assert ("had no core for 50 % of the time then" in found.evidence) != certain
+
+
+def test_outage__that_a_lack_of_cores_does_not_explain_counts_for_more() -> None:
+    facts = cut((0, 1), (2, 3))
+    facts.downs["time_ns"] += np.where(
+        (facts.downs["source"] == 0) & (facts.downs["what"] == "path_up"), 9_000_000, 0
+    )
+    found = outage(waited(facts, 0, 19_000_000), windows())
+    assert found is not None
+    assert found.certain
+    assert "rank 2 to rank 3" in found.evidence
+
+
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_damaged__a_trace_that_was_cut_is_no_process_that_fell_silent(
     tmp_path: Path, share: float

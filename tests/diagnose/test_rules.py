@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transport.diagnose import queues
-from transport.diagnose.alone import grown
+from transport.diagnose.alone import grown, medians_of
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.hang import Standstill, hangs, standstill_of
 from transport.diagnose.losses import _at_random
@@ -69,6 +69,16 @@ def late_of(facts: Facts) -> Lateness:
 def usual() -> tuple[np.ndarray, np.ndarray]:
     noise = np.random.default_rng(1).integers(-1000, 1000, (STEPS, RANKS))
     return OWN_NS + noise, np.full((STEPS, RANKS), 400_000)
+
+
+def test_medians__are_those_of_numpy_and_unknown_of_too_few_values() -> None:
+    values = np.random.default_rng(7).integers(0, 100, (7, 200)).astype(float)
+    values[np.random.default_rng(8).random(values.shape) < 0.4] = np.nan
+    enough = (~np.isnan(values)).sum(axis=0) >= 2
+    assert 0 < enough.sum() < 200
+    found = medians_of(values, 2)
+    assert np.array_equal(found[enough], np.nanmedian(values[:, enough], axis=0))
+    assert np.isnan(found[~enough]).all()
 
 
 def test_late__a_rank_that_needs_longer_and_comes_later() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from tests.diagnose.test_rules import STEP_NS, STEPS, facts_of_steps, usual
 from transport.diagnose.measures import received_ns
 from transport.diagnose.windows import WINDOW_MIN_NS, judged_windows_of, windows_of
+from transport.ground.units import time_text
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -35,7 +36,10 @@ def test_windows__of_a_real_job_are_a_quarter_of_a_second() -> None:
     windows = judged_windows_of(real)
     assert windows.iterations == 3
     assert (np.diff(windows.starts_ns) >= WINDOW_MIN_NS).all()
-    assert windows.text_of(2) == "2 windows of 3 iterations"
+    assert windows.text_of(2) == (
+        f"2 windows (3 iterations, about {time_text(windows.usual_ns)} each)"
+    )
+    assert windows.iteration_of(2) == f"7 of {3 * windows.count}"
 
 
 def test_receive__waits_for_the_gpu_only_since_the_last_operation() -> None:

@@ -19,6 +19,7 @@ from transport.cli.diagnose_ras import USUAL, RasType, asked
 from transport.cli.http_options import access_options
 from transport.cli.options import JSON, SecondsType, output_file
 from transport.cli.output import json_option, write_json
+from transport.cli.progress import said_if_long
 
 if TYPE_CHECKING:
     from transport.diagnose import Diagnosis
@@ -296,7 +297,9 @@ def once(
     with opened(folder, job, now_ns, with_files, answer) as sources, shared.reporting_errors():
         try:
             known = None if baseline_file is None else read(baseline_file)
-            found = diagnosed(sources, Settings(routes=routes, now_ns=now_ns, baseline=known))
+            settings = Settings(routes=routes, now_ns=now_ns, baseline=known)
+            with said_if_long("judging the trace, which takes a minute or more if it is large"):
+                found = diagnosed(sources, settings)
             found = with_gpus(found, sources, inventory, kernel_logs)
             if save_path is not None and found.answer is Answer.HEALTHY:
                 write_json(as_json(measured(sources[0].store)), save_path)

@@ -36,6 +36,7 @@ from transport.diagnose.live.operations import OPERATIONS_MAX
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, KernelLog, Stacks
 from transport.diagnose.live.summary import Summary
+from transport.diagnose.live.vanished import Vanished
 from transport.diagnose.live.verdicts import append, reported
 from transport.diagnose.settings import Settings
 from transport.ground import created
@@ -185,6 +186,7 @@ class Live:
         window_ns = round(given["window_s"] * 1e9)
         own = "" if self.share is None else socket.gethostname()
         self.agent, self.tag, self.followed = None, "", False
+        self.vanished = Vanished()
         if folder is not None:
             self.tag = files.tag_of(folder)
             sources = (
@@ -249,7 +251,7 @@ class Live:
             return INTERRUPTED
         if self.collector is None:
             return 0 if self.followed else NOTHING_JUDGED
-        if not self.collector.judged:
+        if not self.collector.judged or self._only_gone:
             return NOTHING_JUDGED
         return 1 if self.collector.found else 0
 
@@ -270,12 +272,24 @@ class Live:
             return
         what = counted(self._told, self.collector.unrepeated)
         latest = self.collector.latest
-        if not self.collector.judged:
+        if self._only_gone:
+            self.say(
+                f"no process of a job runs: those whose traces are in {self.folder} were killed or "
+                "crashed, as the traces have no end and grow no more (or they hang in another "
+                f"container): weft diagnose {self.folder} judges what they wrote"
+            )
+        elif not self.collector.judged:
             self.say("nothing was judged: no process of a running job has written a trace")
         elif latest is None:
             self.say(f"{what}: the job has ended")
         else:
             self.say(f"{what}: {report.looked_at(latest, live=True)}")
+
+    @property
+    def _only_gone(self) -> bool:
+        """Whether this host alone is judged, and only traces of killed processes are there."""
+        found = self.collector is not None and self.collector.found
+        return self.share is None and self.vanished.all_gone and not found
 
     def step(self) -> None:
         """One interval: reads traces, writes the summary, judges all summaries, reports changes."""
@@ -287,6 +301,8 @@ class Live:
             self._problem("share", gone)
             return
         self._problem("share", "")
+        if mine is not None:
+            self.vanished.step(mine.processes, mine.read_ns)
         self.followed |= mine is not None and bool(mine.processes)
         if mine is not None and self.share is not None:
             share = self.share

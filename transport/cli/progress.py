@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 OnProgress = Callable[[str, float], None]  # what is done now, and the share that is done
 LINE_S = 5.0
+LONG_S = 2.0
 
 
 @contextmanager
@@ -26,6 +27,21 @@ def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda what, share: bar.update(task, completed=share, description=f"{title}: {what}")
+
+
+@contextmanager
+def said_if_long(line: str, after_s: float = LONG_S) -> Iterator[None]:
+    """Prints the line on a terminal's stderr if what it encloses takes longer than `after_s`."""
+    if not Console(stderr=True).is_terminal:
+        yield
+        return
+    timer = threading.Timer(after_s, click.echo, (f"weft: {line}",), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

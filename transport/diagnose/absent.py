@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.finding import Finding
-from transport.diagnose.windows import kinds_of, medians
+from transport.diagnose.windows import medians
 from transport.trace.store import Store
 
 Array = NDArray[Any]
@@ -126,7 +126,7 @@ class _Rows:
         self.comm = first["comm_id"][kept]
         self.peer = first["peer"][kept].astype(np.int64)
         self.first_ns = first["first_ns"][kept].astype(np.int64)
-        self.kind = kinds_of(calls)[self.call] if len(self.call) else self.call
+        self.kind = facts.kinds[self.call] if len(self.call) else self.call
         self.usual_ns = self._usual_ns()
 
     def _usual_ns(self) -> Array:
@@ -208,6 +208,6 @@ def said_of(one: Finding, ranks: tuple[int, ...]) -> Finding:
     return replace(
         one,
         evidence=one.evidence + text,
-        confidence=min(one.confidence, CONFIDENCE_MAX),
+        confidence_of_all=min(one.confidence_of_all, CONFIDENCE_MAX),
         more={**one.more, "without_trace": True},
     )

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import alive
+from transport.diagnose.distinct import distinct
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.stopped import Stalls
 from transport.ground.units import time_text
 
@@ -85,10 +86,10 @@ def known_paths(facts: Facts) -> dict[Pair, int]:
     table = facts.samples
     if "path" not in table or not len(table["path"]):
         return {}
-    rows = np.unique(np.stack([table["source"], table["target"], table["path"]]), axis=1)
-    pairs, count = np.unique(rows[:2], axis=1, return_counts=True)
+    rows = distinct(table["source"], table["target"], table["path"])[0]
+    pairs, of = distinct(rows[0], rows[1])
     ends = zip(*pairs.tolist(), strict=True)
-    return dict(zip(ends, count.tolist(), strict=True))
+    return dict(zip(ends, np.bincount(of).tolist(), strict=True))
 
 
 def _heard_ns(facts: Facts) -> dict[Pair, int]:
@@ -96,10 +97,9 @@ def _heard_ns(facts: Facts) -> dict[Pair, int]:
     edges = facts.edges
     if not len(edges["end_ns"]):
         return {}
-    ends = np.stack([edges["source"], edges["target"]])
-    pairs, which = np.unique(ends, axis=1, return_inverse=True)
+    pairs, which = distinct(edges["source"], edges["target"])
     last = np.zeros(pairs.shape[1], np.int64)
-    np.maximum.at(last, which.ravel(), edges["end_ns"].astype(np.int64))
+    np.maximum.at(last, which, edges["end_ns"].astype(np.int64))
     return dict(zip(zip(*pairs.tolist(), strict=True), last.tolist(), strict=True))
 
 
@@ -249,7 +249,7 @@ def _stopped(facts: Facts, one: int, peers: list[int], first_ns: int) -> Finding
         place,
         process.last_ns,
         facts.end_ns,
-        shared(0.9, place),
+        0.9,
         True,
         f"All paths from {_names(facts, peers)} to {name} fail, and its process has recorded "
         f"nothing for {time_text(silent_ns)}: it does not run.",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.links import links_of
 from transport.diagnose.loss_places import LOSS_ADVICE, LOSS_QUERY
 from transport.diagnose.seen import Seen
@@ -54,7 +54,7 @@ def dead_link(seen: Seen) -> Finding | None:
         place,
         int(since_ns[dead].min()),
         seen.facts.end_ns,
-        shared(0.95, place),
+        0.95,
         True,
         f"All {most} paths in use that cross {place.name} became unusable and stayed "
         f"so; {int(alive.sum())} other paths carry on.",

@@ -8,13 +8,23 @@ from dataclasses import dataclass, field, replace
 from transport.diagnose import calls, gaps, hang, losses, peers, recurring, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.baseline import Baseline, baseline_of, slower_than
+from transport.diagnose.cpu_wait import (
+    had_cores,
+    note_of,
+    recorded,
+    slowed_by_cpu,
+    unsteady_by_cpu,
+    varies_by_cpu,
+    with_short_of_cpu,
+)
 from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.failed import failed
-from transport.diagnose.finding import WENT_ON, Finding, graded
+from transport.diagnose.finding import SHARE, WENT_ON, Finding, graded
 from transport.diagnose.initialization import initialization_hangs
 from transport.diagnose.killed import Killed, killed
 from transport.diagnose.measures import lateness_of
+from transport.diagnose.nic_down import nic_down
 from transport.diagnose.often_stopped import or_short_of_cpu, with_often_stopped
 from transport.diagnose.outage import outage
 from transport.diagnose.reported import reported, stacks_of, with_stack
@@ -149,10 +159,13 @@ def baseline(store: Store) -> Baseline:
     return baseline_of(facts, windows_of(facts))
 
 
-def lost_time(store: Store) -> Waits:
+def lost_time(store: Store, facts: Facts | None = None) -> Waits:
     """What ranks waited for each other at collectives, over the whole job (weft diagnose
-    --lost-time). TraceError if the tables of the store cannot be read."""
-    facts = facts_of(store)
+    --lost-time). TraceError if the tables of the store cannot be read.
+
+    facts: of the store, if they are known already.
+    """
+    facts = facts_of(store) if facts is None else facts
     absent = with_absent(store, facts, numbers_of(store), missing_ranks(store.rows)[0])
     return waits_of(absent.facts, windows_of(facts))
 
@@ -194,19 +207,12 @@ def judged(
     """
     wider = facts if absent is None else absent.facts
     windows = windows_of(facts)
-    found = _ended(facts, windows, dead, settings)
-    still_ns, brief = 0, False
-    if not found:
-        found, still_ns, brief = _standing(facts, windows, settings)
-    if not found or (brief and not any(one.certain for one in found)):
-        found += slowness(wider, windows, settings)
-    elif not any(one.certain for one in found):
-        found = [*broken_link(wider, settings), *found]
+    found, still_ns = _sought(facts, wider, windows, dead, settings)
     ranks = () if absent is None else absent.ranks
     if settings.whole:
         found = with_often_stopped(facts, _with_late_ranks(wider, windows, ranks, found))
     if settings.use_paths and not any(one.certain for one in found):
-        found = _with_outage(facts, windows, found)
+        found = _with_nic_down(facts, _with_outage(facts, windows, found))
     paused_ns = 0 if any(one.certain for one in found) else still_ns
     evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, paused_ns)
     unexplained = ""
@@ -220,6 +226,9 @@ def judged(
         elif unexplained:
             notes = [*notes, UNEXPLAINED]
             unexplained = ""
+    if settings.whole:
+        found, unexplained, note = _short_of_cpu(wider, windows, settings, found, unexplained)
+        notes = [*notes, note] if note else notes
     return Diagnosis(
         tuple(_in_order(facts, found)),
         windows.count,
@@ -230,6 +239,57 @@ def judged(
         unexplained=unexplained,
         evidence=evidence,
     )
+
+
+def _sought(
+    facts: Facts,
+    wider: Facts,
+    windows: Windows,
+    dead: Sequence[tuple[int, int, int]],
+    settings: Settings,
+) -> tuple[list[Finding], int]:
+    """What ended the job, why it stands still and what slows it; for how long it stands still."""
+    found = _ended(facts, windows, dead, settings)
+    still_ns, brief = 0, False
+    if not found:
+        found, still_ns, brief = _standing(facts, windows, settings)
+    if not found or (brief and not any(one.certain for one in found)):
+        found += slowness(wider, windows, settings)
+    elif not any(one.certain for one in found):
+        found = [*broken_link(wider, settings), *found]
+    return found, still_ns
+
+
+def _short_of_cpu(
+    facts: Facts, windows: Windows, settings: Settings, found: list[Finding], unexplained: str
+) -> tuple[list[Finding], str, str]:
+    """What a job has whose processes may be short of CPU: findings, what these leave unexplained,
+    and a note about it.
+
+    Such a job is slower for that reason if it lacks more than it did before. Else it is as steady
+    as its host lets it be, and suspicions are only noted, unless it became slower by more.
+    """
+    if not len(facts.cpu_waits.get("source", ())):
+        return found, unexplained, ""
+    note, slow = note_of(facts), None
+    parts = judged_windows_of(facts)
+    slowdown = slower.slowdown_of(facts, parts)
+    if slowdown is None and settings.baseline is not None:
+        slowdown = slower_than(facts, windows, settings.baseline)
+    if slowdown is not None:
+        slow = slowed_by_cpu(facts, slowdown, unexplained)
+        if slow is None and not varies_by_cpu(facts, slowdown):
+            return found, unexplained, note
+    elif unexplained and not unsteady_by_cpu(facts, slower.lost_share(parts)):
+        return found, unexplained, note
+    found = with_short_of_cpu(facts, recorded(facts), found)
+    if unexplained and slow is not None:
+        return [slow, *found], "", note
+    if not note:
+        return found, unexplained, ""
+    found = [one for one in found if one.certain or SHARE not in one.more]
+    longer = unexplained.removesuffix(slower.NO_PLACE).rstrip(". ")
+    return found, "", f"{note}; {longer}" if longer else note
 
 
 def _ended(
@@ -266,13 +326,28 @@ def _with_outage(facts: Facts, windows: Windows, found: list[Finding]) -> list[F
     return found if paused else [cut, *found]
 
 
+def _with_nic_down(facts: Facts, found: list[Finding]) -> list[Finding]:
+    """The findings, after a NIC that failed while others carried on, which explains what was
+    suspected of losses and queues meanwhile."""
+    down = None if any(one.certain for one in found) else nic_down(facts)
+    if down is None:
+        return found
+    follow = ("network_loss", *OF_DELAYS)
+    kept = [
+        one
+        for one in found
+        if one.kind not in follow or one.from_ns > down.to_ns or one.to_ns < down.from_ns
+    ]
+    return [down, *kept]
+
+
 def _in_order(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
     """The findings, certain ones first, with queries for tables that the trace has."""
     other = OF_MESSAGES if not facts.has_operations else {}
     if facts.has_operations and not len(facts.edges["source"]):
         other = OF_KERNELS
     found = [replace(one, query=other.get(one.query, one.query)) for one in found]
-    found = [or_short_of_cpu(facts, one) for one in found]
+    found = [one if had_cores(facts, one) else or_short_of_cpu(facts, one) for one in found]
     return sorted((graded(one, one.certain) for one in found), key=lambda one: not one.certain)
 
 

@@ -87,8 +87,10 @@ def evidence_of(
     elif not facts.simulated and judged.count < 3:
         lacks.append(
             Lack(
-                f"the trace has {judged.count} windows of {time_text(WINDOW_MIN_NS)}",
-                "record three or more: schedulers delay ranks for tens of ms now and then",
+                f"the trace has {judged.count} windows of {time_text(WINDOW_MIN_NS)} or more, and "
+                "slowness must be seen in several",
+                f"record for more than {time_text(3 * WINDOW_MIN_NS)}: schedulers delay ranks for "
+                "tens of ms now and then",
             )
         )
     if paused_ns:

@@ -5,7 +5,7 @@ Times are nanoseconds on the clock of the trace's first host (clock 0); -1 stand
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import alive
+from transport.diagnose.distinct import distinct
 from transport.trace.notes import ranges
 from transport.trace.store import Store
 
@@ -149,6 +150,8 @@ class Facts:
     has_operations: bool = True  # False: a program without NCCL, whose calls are its messages
     # False: the numbers of calls are positions in files that may begin at another call each.
     numbered: bool = True
+    # How long threads waited for a core: source, time_ns, waited_ns, over_ns. Empty: not recorded.
+    cpu_waits: dict[str, Array] = field(default_factory=dict)
 
     @property
     def simulated(self) -> bool:
@@ -158,6 +161,11 @@ class Facts:
     @cached_property
     def instances(self) -> int:
         return int(self.calls["instance"].max(initial=-1)) + 1
+
+    @cached_property
+    def kinds(self) -> Array:
+        """For each call, the number of its kind."""
+        return kinds_of(self.calls)
 
     def named(self, processes: Array) -> str:
         """Several processes as text: "ranks 0-7, 12"."""
@@ -186,9 +194,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
     states = {numbers[one]: state for one, state in alive.states(store).items() if one in numbers}
     last = [closed_ns, *(one.last_ns for one in processes)]
-    if now_ns is not None and states:
-        last.append(now_ns)
-    return Facts(
+    found = Facts(
         tuple(processes),
         calls,
         edges,
@@ -202,7 +208,14 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
         peers.addresses(),
         has_operations,
         not store.rows(_POSITIONS),
+        _cpu_waits(store, numbers),
     )
+    return found if now_ns is None else up_to(found, now_ns)
+
+
+def up_to(facts: Facts, now_ns: int) -> Facts:
+    """The facts, up to now_ns if processes of the job still run on this host."""
+    return replace(facts, end_ns=max(facts.end_ns, now_ns)) if facts.states else facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +261,7 @@ def facts_from(store: Store, ready: Ready) -> Facts:
         ready.states,
         peers.addresses(),
         ready.calls is not None,
+        cpu_waits=_cpu_waits(store, numbers),
     )
 
 
@@ -282,8 +296,26 @@ def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
     return [Process(*row[1:]) for row in rows], numbers
 
 
+def kinds_of(calls: dict[str, Array]) -> Array:
+    """Numbers the kinds of calls: function, count, datatype and size of the communicator."""
+    named = (_codes(calls[name]) for name in ("function", "datatype"))
+    return distinct(*named, calls["count"], calls["ranks"])[1]
+
+
+def _codes(texts: Array) -> Array:
+    """A number for each text, the same for equal ones."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(one, len(known)) for one in texts.tolist()], np.int64)
+
+
 def _numbered(values: Array, numbers: dict[int, int]) -> Array:
-    return np.array([numbers.get(int(value), -1) for value in values], np.int64)
+    """The number that each value has; -1: none."""
+    if not numbers:
+        return np.full(len(values), -1, np.int64)
+    keys = np.array(sorted(numbers), np.int64)
+    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+    given = np.array([numbers[one] for one in keys.tolist()], np.int64)
+    return np.where(keys[at] == values, given[at], -1)
 
 
 def _calls_and_edges(
@@ -438,7 +470,8 @@ def _by_peer(store: Store, sql: str, numbers: dict[int, int], peers: _Peers) -> 
 def _with_target(found: dict[str, Array], peers: _Peers) -> dict[str, Array]:
     """Replaces the columns process and peer by source and target, the numbers of both processes.
 
-    Looks up each peer once, as there are many rows of few peers.
+    Looks up each peer once, as there are many rows of few peers. The column address is that of the
+    peer's end of a path, without a port.
     """
     source = found.pop("process")
     codes: dict[str, int] = {}
@@ -446,26 +479,16 @@ def _with_target(found: dict[str, Array], peers: _Peers) -> dict[str, Array]:
         [codes.setdefault(one, len(codes)) for one in found.pop("peer").tolist()], np.int64
     )
     record = found.pop("connection", np.full(len(source), -1)).astype(np.int64)
-    first, rows = np.unique(
-        _numbers_of(source, code, record), return_index=True, return_inverse=True
-    )[1:]
+    known, rows = distinct(source, code, record)
     names = [host_of(str(one)) for one in codes]
-    ends = zip(*(one[first].tolist() for one in (source, code, record)), strict=True)
+    ends = zip(*known.tolist(), strict=True)
     targets = [
         peers.of_connection.get((one, at), peers.of_address.get((one, names[name]), -1))
         for one, name, at in ends
     ]
-    target = np.array(targets, np.int64)[rows.ravel()] if targets else np.zeros(0, np.int64)
-    return found | {"source": source, "target": target}
-
-
-def _numbers_of(*keys: Array) -> Array:
-    """One number for each row, equal for equal keys."""
-    made = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
-        _, codes = np.unique(key, return_inverse=True)
-        made = made * (int(codes.max(initial=0)) + 1) + codes.ravel()
-    return made
+    target = np.array(targets, np.int64)[rows] if targets else np.zeros(0, np.int64)
+    address = np.array(names, object)[code] if names else np.zeros(0, object)
+    return found | {"source": source, "target": target, "address": address}
 
 
 def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
@@ -492,6 +515,17 @@ def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Ar
         " 'flow_failed', 'process_stalled', 'host_drops') AND time_ns IS NOT NULL ORDER BY time_ns"
     )
     return _by_peer(store, sql, numbers, peers)
+
+
+def _cpu_waits(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
+    """For how long the thread of a process that waited most had no core, in the time before."""
+    sql = (
+        "SELECT process, time_ns, value::BIGINT AS waited_ns, status * 1000000::BIGINT AS over_ns "
+        "FROM events WHERE what = 'cpu_wait' AND time_ns IS NOT NULL AND value IS NOT NULL "
+        "AND value < 1000000000000 AND status > 0 ORDER BY time_ns"
+    )
+    found = _columns(store, sql)
+    return found | {"source": _numbered(found.pop("process"), numbers)}
 
 
 def _samples(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:

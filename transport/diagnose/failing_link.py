@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.chance import CHANCE_MAX
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.flapping import QUERY
 from transport.diagnose.links import links_of
 from transport.diagnose.loss_places import LOSS_ADVICE
@@ -63,7 +63,7 @@ def failing_link(seen: Seen) -> Finding | None:
         place,
         int(times.min()),
         int(times.max()),
-        shared(0.95, place),
+        0.95,
         True,
         f"Paths became unusable {int(downs.sum())} times, {int(most)} of them over {place.name}; "
         "the paths of the same pairs of ranks that do not cross it stayed usable.",

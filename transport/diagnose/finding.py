@@ -10,6 +10,11 @@ SUSPECTED_MAX = 0.6  # largest confidence of a suspicion
 # What a non_communication_hang means whose `more` has the state WENT_ON.
 WENT_ON, PAUSE = "went on", "a process did not run for a while, and went on: a pause, and no hang"
 
+LOST = "lost_share"  # in Finding.more: the part of an iteration that slow messages take longer
+# In Finding.more: the share of the time for which threads had no core, and what that means.
+SHARE = "cpu_wait_share"
+SHORT = "processes wait for CPU cores, which makes them and their messages late"
+
 # Class -> what it means. docs/DIAGNOSIS.md has the faults that get each class.
 CLASSES = {
     "healthy": "nothing is wrong",
@@ -50,7 +55,8 @@ class Finding:
     """One fault.
 
     from_ns, to_ns: since when and until when it was seen, on the clock of the trace's first host.
-    confidence: 0 to 1. certain: direct evidence, or seen in enough windows; otherwise a suspicion.
+    confidence_of_all: 0 to 1, that it is the place or one of its candidates. certain: direct
+    evidence, or seen in enough windows; otherwise a suspicion.
     lost_ns: time that the job lost by it, if that is known. weight: size of the fault, to compare
     findings of one class. indirect: what shows it may follow from another fault, as delays of
     messages do. evidence: one paragraph with the numbers. query: SQL for `weft trace
@@ -61,7 +67,7 @@ class Finding:
     place: Place
     from_ns: int
     to_ns: int
-    confidence: float
+    confidence_of_all: float
     certain: bool
     evidence: str
     query: str
@@ -73,15 +79,23 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        return PAUSE if self.more.get("state") == WENT_ON else CLASSES[self.kind]
+        """What the finding means, in a few words."""
+        if self.more.get("state") == WENT_ON:
+            return PAUSE
+        return SHORT if SHARE in self.more else CLASSES[self.kind]
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names of the place and of its candidates."""
+        return (self.place.name, *self.place.candidates)
 
-def shared(confidence: float, place: Place) -> float:
-    """The confidence that it is this place, and not one of those that explain as much."""
-    return round(confidence / (1 + len(place.candidates)), 2)
+    @property
+    def confidence(self) -> float:
+        """0 to 1, that it is this place: its candidates, which explain as much, share it."""
+        return round(self.confidence_of_all / len(self.places), 3)
 
 
 def graded(one: Finding, certain: bool) -> Finding:
     """The finding as a certain one, or as a suspicion, with a confidence up to SUSPECTED_MAX."""
     limit = 1.0 if certain else SUSPECTED_MAX
-    return replace(one, certain=certain, confidence=min(one.confidence, limit))
+    return replace(one, certain=certain, confidence_of_all=min(one.confidence_of_all, limit))

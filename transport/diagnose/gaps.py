@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import WENT_ON, Finding, Place, shared
+from transport.diagnose.finding import WENT_ON, Finding, Place
 from transport.diagnose.stopped import Stalls, had_work
 from transport.diagnose.windows import Windows
 from transport.ground.units import time_text
@@ -298,7 +298,7 @@ def _finding(facts: Facts, gap: Gap, *, certain: bool) -> Finding:
         place,
         gap.from_ns,
         gap.to_ns,
-        shared(0.9, place) if certain else 0.6 if gap.proven else 0.5,
+        0.9 if certain else 0.6 if gap.proven else 0.5,
         certain,
         _evidence(facts, gap),
         # A process notices that it was stopped a moment after its first record.

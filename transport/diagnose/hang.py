@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import alive
 from transport.diagnose.cut_off import complaints, cut_off
+from transport.diagnose.distinct import distinct
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.windows import Windows
@@ -354,10 +355,8 @@ def lagging(facts: Facts) -> tuple[int, int, int] | None:
     then it has another role in the program.
     """
     edges = facts.edges
-    pairs, which = np.unique(
-        np.stack([edges["source"], edges["target"]]), axis=1, return_inverse=True
-    )
-    count = np.bincount(which.ravel(), weights=edges["messages"])
+    pairs, which = distinct(edges["source"], edges["target"])
+    count = np.bincount(which, weights=edges["messages"])
     if len(count) < PAIRS_MIN or count.min() == count.max():
         return None
     behind = count == count.min()

@@ -187,7 +187,7 @@ def _finding(one: Finding, operation: dict[str, Any], late: list[int], source: s
         one,
         kind="non_communication_hang",
         place=Place("rank", name, tuple(late)),
-        confidence=BEHIND_CERTAINTY,
+        confidence_of_all=BEHIND_CERTAINTY,
         certain=False,
         evidence=f"{called} ranks wait in {operation['function']} number {operation['number']}. "
         f"{name} has no trace, and as {source} tells, it did not call it.",

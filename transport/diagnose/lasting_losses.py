@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from transport.diagnose import queues
-from transport.diagnose.finding import Finding, shared
+from transport.diagnose.finding import Finding
 from transport.diagnose.loss_places import (
     LOSS_ADVICE,
     LOSS_QUERY,
     LOSS_RATE_MIN,
     LOSSES_MIN,
+    OVERFLOW_ADVICE,
     SINGLY,
     lossiest,
     lossy_somewhere,
@@ -53,7 +54,7 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         "network_loss",
         place,
         *seen.windows.span(0, seen.windows.count - 1),
-        shared(confidence_of(found.rate / LOSS_RATE_MIN), place),
+        confidence_of(found.rate / LOSS_RATE_MIN),
         True,
         f"{evidence_of_losses(found, lost, sent, False)} It lost packets in {often} of "
         f"{seen.windows.text_of(seen.windows.count)}, {percent(share, 0)} of them singly.",
@@ -87,14 +88,14 @@ def lossy_network(seen: Seen) -> Finding | None:
         "congestion" if bursts else "network_loss",
         place,
         *seen.windows.span(0, seen.windows.count - 1),
-        shared(0.8, place),
+        0.8,
         True,
         f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
         f"({percent(found.rate, 2)}), in at least half of the job's time, {percent(alone, 0)} of "
         "them singly. Full queues and sockets lose several in a row, bad cables single ones.",
         LOSS_QUERY,
-        f"{LOSS_ADVICE.get(place.kind, LOSS_ADVICE['link'])} weft doctor --peer measures the loss "
-        "between two hosts.",
+        f"{OVERFLOW_ADVICE if bursts else LOSS_ADVICE[place.kind]} weft doctor --peer measures the "
+        "loss between two hosts.",
         weight=float(lost[mine].sum()),
         more={"downs": 0},
     )

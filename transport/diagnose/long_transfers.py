@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.distinct import distinct
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.links import links_of
 from transport.diagnose.seen import Seen
-from transport.diagnose.slow import ADVICE
-from transport.diagnose.windows import kinds_of, medians
+from transport.diagnose.slow import SLOW_ADVICE
+from transport.diagnose.windows import medians
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
@@ -83,7 +84,7 @@ def long_transfers(seen: Seen) -> Finding | None:
         f"from the first segment to the last acknowledgment (pairs of ranks: {len(slow)}); those "
         f"of the other {len(others)} pairs at most {max(others):.1f} times.",
         QUERY,
-        ADVICE["communication_slow"],
+        SLOW_ADVICE[place.kind],
         weight=ratio,
         more={"times": round(ratio, 2)},
     )
@@ -96,22 +97,20 @@ def _times_of_pairs(seen: Seen) -> dict[Pair, float]:
     if "resent" not in edges:  # summaries of hosts do not tell which messages were sent again
         return {}
     kind_of = np.zeros(facts.instances, np.int64)
-    kind_of[calls["instance"]] = kinds_of(calls)
+    kind_of[calls["instance"]] = facts.kinds
     half_ns = np.median(edges["end_ns"]) if len(edges["end_ns"]) else 0
     used = (edges["resent"] == 0) & (edges["latency_ns"] > 0) & (edges["end_ns"] >= half_ns)
     size = edges["bytes"][used] // np.maximum(edges["messages"][used], 1)
-    alike = np.stack([kind_of[edges["instance"]][used], size], axis=1)
-    _, group, count = np.unique(alike, axis=0, return_inverse=True, return_counts=True)
-    group = group.ravel()
+    group = distinct(kind_of[edges["instance"]][used], size)[1]
+    count = np.bincount(group)
     took_ns = edges["latency_ns"][used].astype(np.float64)
     ratio = took_ns / medians(group, took_ns)
-    ends = np.stack([edges["source"], edges["target"]], axis=1)[used]
     known = count[group] >= ALIKE_MIN
-    pairs, pair = np.unique(ends[known], axis=0, return_inverse=True)
-    pair, ratio = pair.ravel(), ratio[known]
+    pairs, pair = distinct(*(edges[end][used][known] for end in ("source", "target")))
+    ratio = ratio[known]
     return {
         (int(source), int(target)): float(np.median(ratio[pair == at]))
-        for at, (source, target) in enumerate(pairs.tolist())
+        for at, (source, target) in enumerate(pairs.T.tolist())
         if np.count_nonzero(pair == at) >= OF_A_PAIR_MIN
     }
 

@@ -29,6 +29,7 @@ LOSS_QUERY = (
     "SELECT process, peer, path, sum(value) AS lost FROM events WHERE what = 'loss' GROUP BY ALL "
     "ORDER BY lost DESC"
 )
+# Of places that lose single packets, by the kind of place: damage.
 LOSS_ADVICE = {
     "link": "Check the cable, the optics and the error counters at both ends of this link.",
     "nic": "Check the error counters of this NIC (ethtool -S) and of its switch port, and the "
@@ -37,6 +38,11 @@ LOSS_ADVICE = {
     "network": "Give --routes, so that the link can be named, and check the error counters of "
     "hosts and switches.",
 }
+# Of places that lose several in a row: full queues and sockets.
+OVERFLOW_ADVICE = (
+    "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
+    "host_drops grows (weft counters); spread the flows (weft plan)."
+)
 
 
 @dataclass(frozen=True, eq=False)

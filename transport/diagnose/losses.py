@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import queues
 from transport.diagnose.alone import LASTING
-from transport.diagnose.finding import Finding, shared
+from transport.diagnose.finding import Finding
 from transport.diagnose.loss_places import (
     LOSS_ADVICE,
     LOSS_QUERY,
@@ -91,18 +91,18 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (not failed or at < rule.of - 1):
         return None
-    text = evidence_of_losses(found, lost, sent, queued) + _more_of_losses(at_random, int(down))
+    text = evidence_of_losses(found, lost, sent, queued) + _more_of_losses(
+        seen, at_random, int(down)
+    )
     return Finding(
         "network_loss",
         place,
         *seen.windows.span(span.start, at),
-        shared(
-            confidence_of(min(found.rate / LOSS_RATE_MIN, lost[mine].sum() / LOSSES_MIN)), place
-        ),
+        confidence_of(min(found.rate / LOSS_RATE_MIN, lost[mine].sum() / LOSSES_MIN)),
         certain and not _may_be_a_socket(seen, span, found, often),
         text,
         LOSS_QUERY,
-        LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
+        LOSS_ADVICE[place.kind],
         weight=float(lost[mine].sum()),
         more={"downs": int(down), "failed": failed},
     )
@@ -162,10 +162,11 @@ def evidence_of_losses(found: Lossy, lost: Array, sent: Array, queued: bool | No
     )
 
 
-def _more_of_losses(at_random: bool, downs: int) -> str:
+def _more_of_losses(seen: Seen, at_random: bool, downs: int) -> str:
     text = ""
     if at_random:
-        text += f" It has lost packets singly in each of the last {RANDOM_WINDOWS} windows."
+        last = seen.windows.text_of(RANDOM_WINDOWS)
+        text += f" It has lost packets singly in each of the last {last}."
     if downs:
         times = "Once" if downs == 1 else f"{downs} times"
         text += f" {times} a path through it became unusable."

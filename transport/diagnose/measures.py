@@ -16,8 +16,9 @@ from transport.diagnose.alone import (
     RECENT,
     grown,
 )
+from transport.diagnose.distinct import distinct, rows_by
 from transport.diagnose.facts import Facts, ordinals
-from transport.diagnose.windows import Windows, begun_ns, kinds_of, medians, moments
+from transport.diagnose.windows import Windows, begun_ns, medians, moments
 
 Array = NDArray[Any]
 
@@ -52,8 +53,7 @@ def own_ns(calls: dict[str, Array]) -> Array:
     begun, process = calls["arrival_ns"], calls["process"]
     is_send = calls["function"] == "Send"
     made = np.full(len(begun), -1, np.int64)
-    for one in np.unique(process):
-        mine = np.flatnonzero(process == one)
+    for _, mine in rows_by(process):
         done = mine[calls["end_ns"][mine] >= 0]
         # What a rank receives may arrive before the rank calls the operation, which then seems to
         # end before it begins: such an end counts as just after the begin.
@@ -76,8 +76,8 @@ def received_ns(calls: dict[str, Array]) -> Array:
     process, end_ns = calls["process"], calls["end_ns"]
     receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0) & (end_ns >= 0)
     made = np.full(len(process), -1, np.int64)
-    for one in np.unique(process):
-        mine = np.flatnonzero((process == one) & (end_ns >= 0))
+    for _, every in rows_by(process):
+        mine = every[end_ns[every] >= 0]
         mine = mine[np.argsort(end_ns[mine], kind="stable")]
         made[mine] = np.diff(end_ns[mine], prepend=end_ns[mine[:1]])
     waited: Array = np.where(receives, np.minimum(calls["gpu_wait_ns"], made), -1)
@@ -93,7 +93,7 @@ def _latest(times: Array, when: Array, side: Literal["left", "right"]) -> Array:
 def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     calls = facts.calls
     process, arrival = calls["process"], calls["arrival_ns"]
-    kinds = _directed(calls)
+    kinds = _directed(facts)
     relaying = relaying_of(facts, kinds)
     role = roles_of(process, kinds, stages_of(facts))
     group = _numbered(kinds, ordinals(process, kinds), role)
@@ -142,8 +142,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
 
 def _numbered(*keys: Array) -> Array:
     """The number of each row's combination of keys."""
-    _, number = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    return number.ravel()
+    return distinct(*keys)[1]
 
 
 def apart(process: Array, end_ns: Array, lasted_ns: Array) -> Array:
@@ -182,12 +181,13 @@ def input_ns(facts: Facts) -> Array:
     return found
 
 
-def _directed(calls: dict[str, Array]) -> Array:
+def _directed(facts: Facts) -> Array:
     """Numbers the kinds of calls; sends to later ranks, as in a pipeline, are another kind than
     sends to earlier ones."""
+    calls = facts.calls
     alone = (calls["kind"] == "p2p") & (calls["root"] >= 0)
     sign = np.where(alone, np.sign(calls["root"].astype(np.int64) - calls["rank"]), 0)
-    return kinds_of(calls) * 3 + sign + 1
+    return facts.kinds * 3 + sign + 1
 
 
 def relaying_of(facts: Facts, kinds: Array) -> Array:
@@ -204,9 +204,7 @@ def relaying_of(facts: Facts, kinds: Array) -> Array:
     sends = calls["relays"].astype(bool) & (calls["arrival_ns"] >= 0)
     mine = calls["instance"] * ranks + calls["process"]
     _, comm = np.unique(calls["comm_id"], return_inverse=True)
-    alike = np.stack([kinds, comm.ravel(), calls["process"]], axis=1)
-    _, group = np.unique(alike, axis=0, return_inverse=True)
-    group = group.ravel()
+    group = distinct(kinds, comm.ravel(), calls["process"])[1]
     own_turn = np.zeros(int(group.max(initial=0)) + 1, bool)
     own_turn[group[sends & (first[mine] >= calls["arrival_ns"])]] = True
     relaying: Array = sends & ~own_turn[group]
@@ -230,7 +228,7 @@ def stages_of(facts: Facts) -> Array:
     alone = np.zeros(facts.instances, bool)
     alone[calls["instance"]] = calls["kind"] != "collective"
     forward = alone[edges["instance"]] & (edges["source"] < edges["target"])
-    pairs = np.unique(np.stack([edges["source"], edges["target"]])[:, forward], axis=1)
+    pairs = distinct(edges["source"][forward], edges["target"][forward])[0]
     stage = none.copy()
     for _ in range(STAGES_MAX if pairs.size else 0):
         before = stage.copy()
@@ -245,22 +243,23 @@ def roles_of(process: Array, kinds: Array, stage: Array) -> Array:
 
     Stages divide a role if each of them has enough ranks to be compared with each other.
     """
+    if not len(process):
+        return process
     known: dict[tuple[int, ...], int] = {}
     role = np.zeros(int(process.max(initial=0)) + 1, np.int64)
-    ones = np.unique(process)
-    for one in ones.tolist():
-        mine = tuple(np.unique(kinds[process == one]).tolist())
-        role[one] = known.setdefault(mine, len(known))
-    ends, apart = np.unique(np.stack([role[ones], stage[ones]]), axis=1, return_inverse=True)
-    if (np.bincount(apart.ravel(), minlength=ends.shape[1]) >= FEW_PEERS).all():
-        role[ones] = apart.ravel()
+    owner, kind = distinct(process, kinds)[0]
+    ones, first = np.unique(owner, return_index=True)
+    for one, mine in zip(ones.tolist(), np.split(kind, first[1:]), strict=True):
+        role[one] = known.setdefault(tuple(mine.tolist()), len(known))
+    divided = distinct(role[ones], stage[ones])[1]
+    if (np.bincount(divided) >= FEW_PEERS).all():
+        role[ones] = divided
     return role[process]
 
 
 def alone_of(process: Array, role: Array) -> Array:
     """For each call, whether the role of its process has fewer than FEW_PEERS processes."""
-    ends = np.unique(np.stack([role, process], axis=1), axis=0)
-    few: Array = np.bincount(ends[:, 0], minlength=1)[role] < FEW_PEERS
+    few: Array = np.bincount(distinct(role, process)[0][0], minlength=1)[role] < FEW_PEERS
     return few
 
 
@@ -293,10 +292,10 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
     windows, that of the other pairs in this window.
     """
     edges, calls = facts.edges, facts.calls
-    ends = np.stack([edges["source"], edges["target"]], axis=1)
-    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
+    ends, pair = distinct(edges["source"], edges["target"])
+    pairs = ends.T
     kind_of = np.zeros(facts.instances, np.int64)
-    kind_of[calls["instance"]] = kinds_of(calls)
+    kind_of[calls["instance"]] = facts.kinds
     kind = kind_of[edges["instance"]]
     window = windows_of_edges(facts, windows)
     shape = (max(windows.count, 1), len(pairs))
@@ -305,14 +304,14 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
     latency = np.log(np.maximum(edges["latency_ns"].astype(np.float64), 1))
     for one in np.unique(kind).tolist():
         mine = kind == one
-        table = _table(shape, window[mine], pair.ravel()[mine], latency[mine])
+        table = _table(shape, window[mine], pair[mine], latency[mine])
         found, bad = _excess_of_kind(table)
         seen = ~np.isnan(table)
         count = np.zeros(shape)
-        np.add.at(count, (window[mine], pair.ravel()[mine]), edges["messages"][mine])
+        np.add.at(count, (window[mine], pair[mine]), edges["messages"][mine])
         excess[seen] += (found * count)[seen]
         took_ns = np.zeros(shape)
-        np.add.at(took_ns, (window[mine], pair.ravel()[mine]), lasted_ns[mine])
+        np.add.at(took_ns, (window[mine], pair[mine]), lasted_ns[mine])
         lost_ns[seen] += (took_ns * (1 - np.exp(-np.maximum(found, 0))))[seen]
         weight += count
         slow |= bad

@@ -91,7 +91,5 @@ def or_short_of_cpu(facts: Facts, one: Finding) -> Finding:
     """
     if facts.simulated or one.kind != "communication_slow" or one.place.kind != "nic":
         return one
-    places = len(one.place.candidates) + 1
     place = replace(one.place, candidates=(*one.place.candidates, SHORT_OF_CPU))
-    confidence = round(one.confidence * places / (places + 1), 2)
-    return replace(one, place=place, confidence=confidence, advice=f"{CPU_ADVICE} {one.advice}")
+    return replace(one, place=place, advice=f"{CPU_ADVICE} {one.advice}")

@@ -5,16 +5,17 @@ Such a job stands still and then goes on, so its iterations show one long pause 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from transport.diagnose.cpu_wait import STARVED, recorded, waited_ns
 from transport.diagnose.cut_off import ALL_PATHS, known_paths
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, graded
 from transport.diagnose.stopped import Stalls
 from transport.diagnose.windows import Windows
-from transport.ground.units import time_text
+from transport.ground.units import percent, time_text
 
 ITERATIONS_MIN = 2.0  # an outage lasts longer than this many iterations
 OVERLAP = 0.5  # outages of pairs are one if they share this part of the longer one
@@ -50,14 +51,16 @@ def outage(facts: Facts, windows: Windows) -> Finding | None:
     ]
     if not every:
         return None
-    longest = max(every, key=lambda one: one.to_ns - one.from_ns)
+    # One that a lack of cores does not explain says more than a longer one.
+    clear = [one for one in every if not _without_core(facts, one)]
+    longest = max(clear or every, key=lambda one: one.to_ns - one.from_ns)
     mine = [one for one in every if one.overlaps(longest)]
     place = _place(facts, mine)
     lasted_ns = longest.to_ns - longest.from_ns
     pairs = sorted({_ends(one) for one in mine})
     named = "; ".join(f"{facts.name(one)} to {facts.name(other)}" for one, other in pairs[:4])
     more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-    return Finding(
+    made = Finding(
         "network_loss",
         place,
         longest.from_ns,
@@ -71,6 +74,25 @@ def outage(facts: Facts, windows: Windows) -> Finding | None:
         "switch that restarted (ethtool -S, dmesg).",
         lost_ns=lasted_ns,
         weight=float(lasted_ns),
+    )
+    without = _without_core(facts, longest)
+    return graded(replace(made, evidence=made.evidence + without), not without)
+
+
+def _without_core(facts: Facts, one: _Outage) -> str:
+    """Text about an end of an outage that had no core for as long; empty: both had their cores.
+
+    Without a core, a process neither answers nor reads answers, and its peers' paths fail.
+    """
+    share_of = recorded(facts)
+    waited = {end: waited_ns(facts, end, one.from_ns, one.to_ns) for end in _ends(one)}
+    end = max(waited, key=lambda each: waited[each])
+    share = share_of(end, one.from_ns, one.to_ns) or 0.0
+    if share < STARVED or waited[end] < one.to_ns - one.from_ns:
+        return ""
+    return (
+        f" A thread of {facts.name(end)} was ready to run and had no core for {percent(share, 0)} "
+        "of the time then, which explains it as well."
     )
 
 

@@ -12,6 +12,7 @@ from transport.diagnose.loss_places import (
     BURSTS,
     LOSS_QUERY,
     LOSSES_MIN,
+    OVERFLOW_ADVICE,
     RIVAL_SHARE,
     SINGLY,
     Lossy,
@@ -64,8 +65,7 @@ def overflow(seen: Seen, paths: Paths, span: slice, rule: Rule, found: Lossy) ->
         f"({percent(found.rate, 2)}){others} and only {percent(alone, 0)} of them singly: a full "
         "queue, or a full socket of a receiver, loses several in a row, and a bad cable does not.",
         LOSS_QUERY,
-        "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
-        "host_drops grows (weft counters); spread the flows (weft plan).",
+        OVERFLOW_ADVICE,
         weight=lost,
         indirect=True,
         more={"downs": failed},

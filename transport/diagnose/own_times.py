@@ -12,28 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.distinct import rows_by
 from transport.diagnose.facts import Facts
 from transport.diagnose.measures import input_ns, own_ns, relaying_of, roles_of
-from transport.diagnose.windows import Windows, kinds_of, own_windows_of
+from transport.diagnose.windows import Windows, own_windows_of
 
 Array = NDArray[Any]
 
 AT_ONCE = 0.1  # a call begins at once if it does within this part of its time since the last wait
 
 
-def program_own_ns(calls: dict[str, Array]) -> Array:
+def program_own_ns(facts: Facts) -> Array:
     """For each call, the ns that its rank spent on its own before it; -1: the call has not ended.
 
     A Recv that was called before the data of an earlier one were used hides a part of it.
     """
+    calls = facts.calls
     made = np.full(len(calls["process"]), -1, np.int64)
     receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0)
     waits = receives | (calls["kind"] == "collective")
     begun = np.where(calls["arrival_ns"] >= 0, calls["arrival_ns"], calls["begin_ns"])
-    kinds = kinds_of(calls)
+    kinds = facts.kinds
     done = np.maximum(begun, np.where(waits, calls["end_ns"], begun))
-    for one in np.unique(calls["process"]).tolist():
-        mine = np.flatnonzero(calls["process"] == one)
+    for _, mine in rows_by(calls["process"]):
         mine = mine[np.argsort(calls["begin_ns"][mine], kind="stable")]
         ready = np.maximum.accumulate(done[mine])
         before = np.concatenate([begun[mine[:1]], ready[:-1]])
@@ -67,7 +68,7 @@ def own_times_of(facts: Facts, windows: Windows) -> Array:
     """
     calls = facts.calls
     alone = bool((calls["kind"] != "collective").any())
-    own = program_own_ns(calls) if alone else _own_of_collectives(facts)
+    own = program_own_ns(facts) if alone else _own_of_collectives(facts)
     known = own >= 0
     total = np.zeros((windows.count, len(facts.processes)))
     window = own_windows_of(facts, windows)
@@ -87,7 +88,7 @@ def _own_of_collectives(facts: Facts) -> Array:
     has received, at most the time since its input came."""
     calls = facts.calls
     own = own_ns(calls)
-    relaying = relaying_of(facts, kinds_of(calls))
+    relaying = relaying_of(facts, facts.kinds)
     since: Array = np.where(relaying, calls["arrival_ns"] - input_ns(facts), own)
     return np.minimum(own, since)
 
@@ -113,7 +114,7 @@ def _silent_roles(facts: Facts) -> list[list[int]]:
     """The processes of silent_of(), those of each role."""
     calls = facts.calls
     process = calls["process"]
-    role = roles_of(process, kinds_of(calls), np.zeros(len(facts.processes), np.int64))
+    role = roles_of(process, facts.kinds, np.zeros(len(facts.processes), np.int64))
     made: dict[int, list[int]] = {}
     for one in silent_of(facts).tolist():
         made.setdefault(int(role[process == one][0]), []).append(one)

@@ -16,7 +16,7 @@ from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import roles_of, stages_of
 from transport.diagnose.own_times import own_times_of
-from transport.diagnose.windows import Windows, kinds_of
+from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ def beside_peers(facts: Facts, windows: Windows) -> Array:
     peers."""
     own = own_times_of(facts, windows)
     process = facts.calls["process"]
-    roles = roles_of(process, kinds_of(facts.calls), stages_of(facts))
+    roles = roles_of(process, facts.kinds, stages_of(facts))
     role = np.full(own.shape[1], -1)
     role[process] = roles
     made = np.full(own.shape, np.nan)

@@ -226,7 +226,7 @@ def _errors(statuses: Statuses, *, remote: bool) -> list[Finding]:
                 f"See the log of {name} (NCCL_DEBUG=WARN), which says what failed.",
                 status=error,
             )
-            found.append(replace(one_found, certain=True, confidence=0.9))
+            found.append(replace(one_found, certain=True, confidence_of_all=0.9))
     return sorted(found, key=lambda one: one.more["status"] == REMOTE)[:1]
 
 

@@ -109,10 +109,10 @@ def _finding(statuses: Statuses, what: str, certain: bool, gone: Sequence[_Gone]
         _advice(what, name, hosts, processes),
     )
     if certain and all(one.dead for one in gone):  # RAS itself has waited for a minute
-        return replace(found, confidence=max(found.confidence, 0.9))
+        return replace(found, confidence_of_all=max(found.confidence_of_all, 0.9))
     # Silence and an error are two signs.
     least = SUSPECTED_MAX if what == CRASH else 0.0
-    return replace(found, confidence=max(found.confidence, least))
+    return replace(found, confidence_of_all=max(found.confidence_of_all, least))
 
 
 def _named(statuses: Statuses, spots: Sequence[tuple[RasComm, RasMissing]]) -> str:

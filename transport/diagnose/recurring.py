@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from transport.diagnose import places
 from transport.diagnose.chance import at_least
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding
+from transport.diagnose.finding import Finding, graded
 from transport.diagnose.measures import Lateness
-from transport.diagnose.own_times import own_beside
+from transport.diagnose.own_times import own_beside, own_times_of
 from transport.diagnose.stragglers import LATE_QUERY, LATE_SHARE
 from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
@@ -106,7 +106,27 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
             found.append(one)
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
-    return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+    made = [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+    if not made or facts.has_operations:
+        return made
+    total_ns = own_times_of(facts, windows)[inner].sum(axis=0)
+    return [_doubted(each, one, total_ns, cost_ns) for each, one in zip(made, found, strict=True)]
+
+
+def _doubted(found: Finding, one: int, total_ns: Array, cost_ns: Array) -> Finding:
+    """The finding of a rank; as a suspicion if it took no longer than others over the whole job.
+
+    Where nothing tells a program's iterations, its windows may have parts of them, and what a rank
+    does once an iteration is twice in some of its windows and not at all in others.
+
+    total_ns: [process] of its own. cost_ns: [process] that it cost when it was late.
+    """
+    others = np.delete(total_ns, one)
+    others = others[~np.isnan(others)]
+    if not len(others) or total_ns[one] - np.median(others) >= HALF * cost_ns[one]:
+        return found
+    text = " Over the whole job it did not take longer by itself than the others."
+    return replace(graded(found, False), evidence=found.evidence + text)
 
 
 def _beyond_chance(one: int, late: Array, windows: Windows) -> bool:

@@ -86,9 +86,9 @@ def lines_of(one: Finding, folder: str) -> list[str]:
     head = "" if one.certain else "suspicion: "
     side = f" ({one.place.side} side)" if one.place.side else ""
     name = one.place.shown or one.place.name
-    lines = [f"{head}{one.kind}: {name}{side}, confidence {percent(one.confidence, 0)}"]
+    lines = [f"{head}{one.kind}: {name}{side}, confidence {confidence_text(one)}"]
     if one.place.candidates:
-        lines.append(f"  cannot be told from: {', '.join(one.place.candidates)}")
+        lines.append(f"  one of:   {'; '.join(one.places)}")
     lines = [
         *lines,
         *_process_of(one),
@@ -99,6 +99,15 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  do:       {one.advice}",
     ]
     return [printable(line) for line in lines]
+
+
+def confidence_text(one: Finding) -> str:
+    """The confidence in words. Places that explain the evidence equally well share it."""
+    text = percent(one.confidence_of_all, 0)
+    if not one.place.candidates:
+        return text
+    each = percent(one.confidence, 0)
+    return f"{text} that it is one of {len(one.places)} places ({each} for each)"
 
 
 def _process_of(one: Finding) -> list[str]:
@@ -134,8 +143,12 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
 
 def json_of(one: Finding) -> dict[str, Any]:
     """A finding as JSON; docs/DIAGNOSIS.md lists the fields."""
-    made: dict[str, Any] = _plain(asdict(one) | {"class": one.kind, "meaning": one.meaning})
+    made: dict[str, Any] = _plain(asdict(one) | _derived(one))
     return made
+
+
+def _derived(one: Finding) -> dict[str, Any]:
+    return {"class": one.kind, "meaning": one.meaning, "confidence": one.confidence}
 
 
 def lost_as_json(found: Waits) -> dict[str, Any]:

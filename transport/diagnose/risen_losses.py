@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places, queues
 from transport.diagnose.chance import CHANCE_MAX
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.loss_places import LOSS_ADVICE, LOSS_QUERY, SINGLY, log_likelihood
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
@@ -141,9 +141,9 @@ def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, a
         "network_loss",
         place,
         *seen.windows.span(at, seen.windows.count - 1),
-        shared(0.9, place) if certain else 0.6,
+        0.9 if certain else 0.6,
         certain,
-        f"From window {at + 1} of {seen.windows.count} on, {place.name} lost "
+        f"From iteration {seen.windows.iteration_of(at)} on, {place.name} lost "
         f"{percent(float(rate), 2)} of its segments, {percent(float(usual), 2)} before, "
         "most of them singly: a bad cable does so, "
         "and a full queue loses several in a row.",

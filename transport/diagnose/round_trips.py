@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.links import links_of
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
-from transport.diagnose.slow import ADVICE
+from transport.diagnose.slow import SLOW_ADVICE
 
 Array = NDArray[Any]
 
@@ -101,13 +101,13 @@ def long_round_trips(seen: Seen) -> Finding | None:
         kind,
         place,
         *seen.windows.span(0, seen.windows.count - 1),
-        shared(0.95, place),
+        0.95,
         certain,
         f"Round trips {'over' if place.kind == 'link' else 'to'} {place.name} take "
         f"{chosen.rtt_ns / 1e3:.1f} us, those {what} {chosen.others_ns / 1e3:.1f} us or less "
         f"({chosen.ratio:.1f} times), and it carries no more than these.",
         QUERY,
-        ADVICE[kind],
+        SLOW_ADVICE[place.kind],
         weight=chosen.ratio,
         more={"times": round(chosen.ratio, 2)},
     )
@@ -143,7 +143,7 @@ def _slow_places(times: _Times, groups: list[_Group]) -> list[_Slow]:
                 one = alike[at]
                 if times.carried[one.paths].sum() > LOADED * load:
                     continue
-                slow = _slow_beside(times, length, alike, one)
+                slow = _slow_beside(times, length, alike, levels, one)
                 if slow is None or _is_usual_elsewhere(times, length, alike, one):
                     continue
                 name = one.place.name
@@ -178,12 +178,21 @@ def _level(rtt_ns: Array) -> float:
     return float(np.quantile(rtt_ns, QUICKER)) if len(rtt_ns) >= PATHS_MIN else np.nan
 
 
-def _slow_beside(times: _Times, length: int, alike: list[_Group], one: _Group) -> _Slow | None:
-    """How slow a place is beside all others, without the paths that it slows; None: it is not."""
+def _slow_beside(
+    times: _Times, length: int, alike: list[_Group], levels: Array, one: _Group
+) -> _Slow | None:
+    """How slow a place is beside all others, without the paths that it slows; None: it is not.
+
+    levels: [group] the _level of each of the places alike, over all of its paths.
+    """
     related = np.zeros(len(times.length), bool)
     related[one.related] = True
-    rest = [each.paths[~related[each.paths]] for each in alike if each.place.name != one.place.name]
-    others = np.array([_level(times.of(each, length)) for each in rest])
+    others = np.full(len(alike), np.nan)
+    for at, (each, level) in enumerate(zip(alike, levels.tolist(), strict=True)):
+        if each.place.name == one.place.name:
+            continue
+        apart = ~related[each.paths]
+        others[at] = level if apart.all() else _level(times.of(each.paths[apart], length))
     others = others[~np.isnan(others)]
     if len(others) < OTHERS_MIN[one.place.kind]:
         return None

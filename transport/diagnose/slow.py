@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transport.diagnose import places
 from transport.diagnose.alone import LASTING, RECENT
 from transport.diagnose.chance import CHANCE_MAX, at_least, deviation_of
-from transport.diagnose.finding import Finding, Place, shared
+from transport.diagnose.finding import LOST, Finding, Place
 from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, rates_of
 from transport.diagnose.paths import GROWN_RATIO, Paths
 from transport.diagnose.seen import Rule, Seen, confidence_of
@@ -23,6 +23,8 @@ Array = NDArray[Any]
 # A link costs nothing if iterations are longer than the quickest quarter before by less than this,
 # or by less than so many usual deviations.
 COST_MIN, VARIES, QUICKER = 0.02, 2.0, 0.25
+# Slow messages of a program without NCCL make its iterations longer by this part of what they lose.
+SEEN_PART = 0.5
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 # A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
@@ -35,10 +37,13 @@ LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left 
 LOST_ALONE = 0.01  # a single slow pair that lost this share may be slow by that alone
 SAME_RATIO = 2.0  # a path's round-trip time has not grown by a queue if it grew by less than this
 
-ADVICE = {
-    "communication_slow": "Check speed, errors and PFC counters of this NIC and its port "
-    "(ethtool -S), and its PCIe link.",
-    "congestion": "Spread the flows over more links (weft plan), or move the other job.",
+# What to do at a place that is slow, by its kind.
+SLOW_ADVICE = {
+    "nic": "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its "
+    "PCIe link.",
+    "pair": "Check speed, errors and PFC counters of both NICs and their ports (ethtool -S), and "
+    "their PCIe links; --routes tells which links lie between them.",
+    "link": "Spread the flows over more links (weft plan), or move the other job.",
 }
 DELAY_QUERY = (
     "SELECT g.process, coalesce(CAST(c.peer AS VARCHAR), n.peer) AS peer, "
@@ -80,22 +85,22 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     place, text = _told(seen, found, excess, bad)
     kind = "congestion" if found.place.kind == "link" else "communication_slow"
     confidence = min(confidence_of(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share)
-    confidence = shared(confidence, place)
-    doubt = _doubt(seen, span, found, bad)
+    lost_ns, cheap = _cost(seen, span, bad, lost_ns)
+    doubt = _doubt(seen, span, found, bad) or cheap
     certain = not doubt and found.share >= CERTAIN_SHARES[found.place.kind]
     return Finding(
         kind,
         place,
         begin,
         end,
-        confidence,
+        round(confidence, 2),
         certain,
         text + doubt,
         DELAY_QUERY,
-        ADVICE[kind],
+        SLOW_ADVICE[place.kind],
         weight=float(excess[bad].sum()),
         indirect=True,
-        more={"share": found.share},
+        more={"share": found.share, LOST: lost_ns / seen.windows.usual_ns},
     )
 
 
@@ -198,6 +203,25 @@ def _doubt_of_a_link(seen: Seen, span: slice, found: places.Explanation) -> str:
     if found.share < CLEAR_SHARE and often < LASTING - 1:
         return " It explains less than half of the delays, and only for a few iterations."
     return ""
+
+
+def _cost(seen: Seen, span: slice, bad: Array, lost_ns: float) -> tuple[float, str]:
+    """What slow messages cost in a window, in ns, and text about it if it is too little.
+
+    Ranks of a program without NCCL wait for each message, so that it costs no more than by how much
+    windows are longer than those before in which the same pairs were not slow. bad: [pair] which
+    are slow. lost_ns: by how much they take longer.
+    """
+    lengths = np.diff(seen.windows.starts_ns).astype(np.float64)
+    slow = np.asarray(seen.delays.slow[1 : span.start, bad].any(axis=1))
+    before, now = lengths[1 : span.start][~slow], lengths[span]
+    if seen.facts.has_operations or len(before) < HISTORY_MIN or not len(now):
+        return lost_ns, ""
+    longer_ns = max(float(np.median(now) - np.median(before)), 0.0)
+    text = (
+        " Iterations did not become longer by as much." if longer_ns < SEEN_PART * lost_ns else ""
+    )
+    return min(lost_ns, longer_ns), text
 
 
 def costs_nothing(seen: Seen, span: slice) -> bool:

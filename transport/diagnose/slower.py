@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.chance import deviation_of, stepped_up
+from transport.diagnose.distinct import distinct
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, shared
+from transport.diagnose.finding import Finding
 from transport.diagnose.measures import windows_of_edges
 from transport.diagnose.own_times import own_beside, own_times_of, silent_of
+from transport.diagnose.slow import SLOW_ADVICE
 from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
 
@@ -58,6 +60,7 @@ PAIRS_MIN = 4
 UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.2, 0.08
 BUSIER_TOGETHER = 1.09  # or the messages of all longer iterations, compared with the others
 STALLED = 3.0
+NO_PLACE = "No rank, NIC or link explains it."
 
 QUERY = (
     "SELECT o.process, o.sequence, min(o.begin_ns) AS begin_ns, max(o.end_ns) AS end_ns "
@@ -335,9 +338,19 @@ def unsteady(facts: Facts, windows: Windows, paused: Collection[tuple[int, int]]
     return (
         f"{int(long.sum())} of {windows.text_of(len(lengths))} "
         f"{'takes' if long.sum() == 1 else 'take'} {time_text(lost_ns / long.sum())} "
-        f"longer than usual, {percent(lost_ns / float(lengths.sum()))} of the job's time, and "
-        "their messages take longer. No rank, NIC or link explains it."
+        f"longer than the usual {time_text(usual)}, which cost "
+        f"{percent(lost_ns / float(lengths.sum()))} of the job's time, and their messages take "
+        f"longer. {NO_PLACE}"
     )
+
+
+def lost_share(windows: Windows) -> float:
+    """The share of the job's time by which iterations are longer than the quick quarter of them."""
+    lengths = np.diff(windows.starts_ns)[1:].astype(np.float64)
+    if not len(lengths):
+        return 0.0
+    usual = float(np.quantile(lengths, 0.25))
+    return float((lengths - usual)[lengths > LONGER * usual].sum() / lengths.sum())
 
 
 def _is_phase(long: Array) -> bool:
@@ -363,14 +376,13 @@ def slower_place(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
         best.place,
         found.from_ns,
         found.to_ns,
-        shared(min(0.95, 0.4 + 0.6 * best.share), best.place),
+        round(min(0.95, 0.4 + 0.6 * best.share), 2),
         True,
         f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks take longer than before, the "
         f"most {found.pair_times[worst]:.1f} times ({shown}). {best.place.name} explains "
         f"{percent(best.share, 0)} of it; {since(windows, found)}.",
         QUERY,
-        "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
-        "link.",
+        SLOW_ADVICE["nic"],
         weight=float(excess[bad].sum()),
         more={"share": best.share},
     )
@@ -389,12 +401,11 @@ def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, A
     inside = np.zeros(windows.count, bool)
     inside[part] = True
     mine = inside[windows_of_edges(facts, windows)]
-    ends = np.stack([edges["source"], edges["target"]], axis=1)
-    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
-    total, count = np.zeros(len(pairs)), np.zeros(len(pairs))
-    np.add.at(total, pair.ravel()[mine], edges["busy_ns"][mine].astype(np.float64))
-    np.add.at(count, pair.ravel()[mine], edges["messages"][mine].astype(np.float64))
-    return pairs, total / np.maximum(count, 1)
+    pairs, pair = distinct(edges["source"], edges["target"])
+    total, count = np.zeros(pairs.shape[1]), np.zeros(pairs.shape[1])
+    np.add.at(total, pair[mine], edges["busy_ns"][mine].astype(np.float64))
+    np.add.at(count, pair[mine], edges["messages"][mine].astype(np.float64))
+    return pairs.T, total / np.maximum(count, 1)
 
 
 def slower_group(
@@ -444,7 +455,7 @@ def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
         parts = [f"iterations take {found.times:.2f} times as long as in the baseline ({usual})"]
     else:
         parts = [
-            f"from window {found.first + 1} of {windows.count} on, iterations take "
+            f"from iteration {windows.iteration_of(found.first)} on, iterations take "
             f"{found.times:.2f} times as long ({usual} before)"
         ]
     slow, known = found.slower_ranks, int((~np.isnan(found.own_ns)).sum())
@@ -466,4 +477,4 @@ def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
         )
     elif len(found.pairs) and not len(slow):
         parts.append("neither a rank's own time nor messages became clearly longer")
-    return "; ".join(parts) + ". No rank, NIC or link explains it."
+    return "; ".join(parts) + f". {NO_PLACE}"

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.measures import input_ns
-from transport.diagnose.windows import kinds_of
 
 Array = NDArray[Any]
 
@@ -116,7 +115,7 @@ def _was_due(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     # A relaying rank, as in a tree, sends only after it has received, which a dead NIC delays, too.
     # So its first send is not counted (-1) as something that it did on its own.
     own_ns = np.where(calls["relays"][mine] & (input_ns(facts)[mine] > 0), -1, sent_ns)
-    kinds = kinds_of(calls)[mine]
+    kinds = facts.kinds[mine]
     moments = np.concatenate([[-1], np.sort(np.concatenate([begin_ns, sent_ns, end_ns]))])
     for times in (begin_ns, own_ns):
         after = np.flatnonzero(times >= to_ns)

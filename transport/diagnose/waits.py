@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.facts import Facts
+from transport.diagnose.distinct import distinct
+from transport.diagnose.facts import Facts, kinds_of
 from transport.diagnose.measures import apart, own_ns
 from transport.diagnose.recurring import Period, period_of
-from transport.diagnose.windows import Windows, kinds_of, moments
+from transport.diagnose.windows import Windows, moments
 
 Array = NDArray[Any]
 
@@ -129,10 +130,7 @@ def _slower_ns(calls: dict[str, Array], rows: Array) -> Array:
     """Of each row, by how much its rank took longer on its own than the faster ranks of the same
     collective; the rest of its lateness was waiting for others."""
     own = own_ns(calls)[rows].astype(np.float64)
-    _, group = np.unique(
-        np.stack([calls["instance"][rows], kinds_of(calls)[rows]]), axis=1, return_inverse=True
-    )
-    group = group.ravel()
+    group = distinct(calls["instance"][rows], kinds_of(calls)[rows])[1]
     known = own >= 0
     order = np.lexsort((own, group, ~known))
     usual = np.full(int(group.max()) + 1, np.inf)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.distinct import rows_by
 from transport.diagnose.facts import Facts
+from transport.diagnose.own_pauses import MESSAGES_MIN, own_pauses
+from transport.ground.units import time_text
 
 Array = NDArray[Any]
 
 PERIOD_MAX = 512  # maximum number of operations of an iteration
-MESSAGES_MIN = 16  # minimum number of calls of a window, if the program has no collectives
 # A window of a real job lasts at least this: schedulers of hosts and GPUs delay a rank for up to
 # tens of ms, now and then, which says nothing about the rank.
 WINDOW_MIN_NS = 250_000_000
@@ -33,7 +35,7 @@ class Windows:
     """Window w is from starts_ns[w] until starts_ns[w + 1]; the last one ends with the trace.
 
     operations: number of operations of an iteration. iterations: how many each window has, except
-    the last one. anchor: the kind of call that begins an iteration, as in kinds_of(); -1: none.
+    the last one. anchor: the kind of call that begins an iteration, as in Facts.kinds; -1: none.
     repeats: how many calls of this kind an iteration has. skipped: how many of them come before the
     first iteration.
     """
@@ -63,7 +65,12 @@ class Windows:
         """A number of windows in words, as "3 iterations"."""
         if self.iterations == 1:
             return f"{count} iterations"
-        return f"{count} windows of {self.iterations} iterations"
+        each = f"{self.iterations} iterations, about {time_text(self.usual_ns)}"
+        return f"{count} windows ({each} each)"
+
+    def iteration_of(self, window: int) -> str:
+        """The first iteration of a window and the number of all, as "13 of 60", counted from 1."""
+        return f"{window * self.iterations + 1} of {self.count * self.iterations}"
 
     @property
     def usual_ns(self) -> int:
@@ -86,19 +93,6 @@ def judged_windows_of(facts: Facts) -> Windows:
         return each
     several = -(-WINDOW_MIN_NS // each.usual_ns)
     return replace(each, starts_ns=each.starts_ns[::several], iterations=several)
-
-
-def kinds_of(calls: dict[str, Array]) -> Array:
-    """Numbers the kinds of calls: function, count, datatype and size of the communicator."""
-    columns = (
-        calls["function"].tolist(),
-        calls["count"].tolist(),
-        calls["datatype"].tolist(),
-        calls["ranks"].tolist(),
-    )
-    known: dict[Any, int] = {}
-    rows = zip(*columns, strict=True)
-    return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
 
 
 def period_of(kinds: Array, like: float = LIKE) -> int:
@@ -124,7 +118,11 @@ def windows_of(facts: Facts) -> Windows:
     np.maximum.at(latest, calls["process"], begun_ns(calls).astype(np.int64))
     busiest = int(np.where(counts == counts.max(), latest, -1).argmax())
     mine = np.flatnonzero(calls["process"] == busiest)
-    kinds = kinds_of(calls)[mine]
+    kinds = facts.kinds[mine]
+    if not facts.has_operations:
+        known = own_pauses(begun_ns(calls)[mine].astype(np.int64), calls["end_ns"][mine])
+        if known is not None:
+            return Windows(known.starts_ns, facts.end_ns, known.operations)
     period = period_of(kinds)
     if not (calls["kind"] == "collective").any():
         # Messages repeat many times within an iteration, so a window holds several repetitions.
@@ -175,10 +173,9 @@ def own_windows_of(facts: Facts, windows: Windows) -> Array:
     found = windows.of(moments(calls))
     if windows.anchor < 0 or not windows.count:
         return found
-    is_anchor = kinds_of(calls) == windows.anchor
+    is_anchor = facts.kinds == windows.anchor
     begun = begun_ns(calls)
-    for one in np.unique(calls["process"]).tolist():
-        mine = np.flatnonzero(calls["process"] == one)
+    for _, mine in rows_by(calls["process"]):
         mine = mine[np.argsort(begun[mine], kind="stable")]
         anchors = np.flatnonzero(is_anchor[mine])
         begins = anchors[windows.skipped :: windows.repeats]

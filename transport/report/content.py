@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from transport.diagnose import Diagnosis, Settings, diagnose, lost_time
+from transport.diagnose.facts import facts_of, up_to
 from transport.diagnose.located import hosts_of, located
 from transport.diagnose.waits import Waits
 from transport.errors import InvalidArgumentError
@@ -109,11 +110,13 @@ def content_of(
 ) -> Content:
     """Reads all that a report shows. TraceError if the tables of the store cannot be read."""
     progress("diagnosis", 0.0)
-    found = diagnose(store, Settings(routes=options.routes, now_ns=options.now_ns))
+    facts, now_ns = facts_of(store), options.now_ns
+    until_now = facts if now_ns is None else up_to(facts, now_ns)
+    found = diagnose(store, Settings(routes=options.routes, now_ns=now_ns), until_now)
     if options.inventory is not None:
         found = located(found, options.inventory, dict(hosts_of(store)))
     progress("late ranks", 0.4)
-    lost = lost_time(store)
+    lost = lost_time(store, facts)
     progress("matrices", 0.6)
     matrices, no_matrix = _matrices(store, options, cells_bytes_max)
     progress("operations", 0.8)

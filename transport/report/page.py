@@ -138,11 +138,11 @@ def _verdict(one: Finding, content: Content, source: Source) -> Verdict:
     side = f" ({one.place.side} side)" if one.place.side else ""
     facts = [("what", one.meaning), ("evidence", one.evidence)]
     if one.place.candidates:
-        facts.append(("cannot be told from", ", ".join(one.place.candidates)))
+        facts.append(("one of", "; ".join(one.places)))
     facts.append(("when", report.when(one.from_ns, one.to_ns)))
     if one.lost_ns:
         facts.append(("cost", _cost(one.lost_ns, content)))
-    facts.append(("confidence", percent(one.confidence, 0)))
+    facts.append(("confidence", report.confidence_text(one)))
     facts.append(("do", one.advice))
     shown = [(name, printable(text)) for name, text in facts]
     head = printable(f"{one.kind}: {_name(one.place)}{side}")

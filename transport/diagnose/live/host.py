@@ -10,6 +10,7 @@ from typing import Any
 
 from transport import telemetry
 from transport.diagnose import alive
+from transport.diagnose.cpu_wait import STARVED
 from transport.diagnose.live.cores import Cores
 from transport.diagnose.live.sources import Source
 from transport.ground.units import percent, time_text
@@ -18,7 +19,6 @@ from transport.live import ProcessRates, rates, read as read_pages
 EVENTS_S = 900.0  # events of devices are reported for this long
 EVENTS_MAX = 32
 WAIT_NS = 1_000_000_000  # shorter waits for peers or paths are not reported
-STARVED = 0.1  # threads that wait for a core for a smaller share of the time are not reported
 STATES = {
     "T": "the process is stopped (state T)",
     "t": "the process is stopped by a debugger (state t)",

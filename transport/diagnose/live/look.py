@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.distinct import distinct
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding
 from transport.diagnose.live.incidents import Look
@@ -83,12 +84,11 @@ def parts(facts: Facts) -> list[int]:
 
 def _pairs(facts: Facts) -> Iterable[tuple[int, int]]:
     """Pairs of processes that exchange messages, or are neighbours in a list of a communicator."""
-    edges = np.stack([facts.edges["source"], facts.edges["target"]])
-    shared = [np.unique(edges, axis=1)]
+    shared = [distinct(facts.edges["source"], facts.edges["target"])[0]]
     calls = facts.calls
     if len(calls["process"]):
         ids = np.unique(calls["comm_id"], return_inverse=True)[1].ravel()
-        members = np.unique(np.stack([ids, calls["process"]]), axis=1)
+        members = distinct(ids, calls["process"])[0]
         same = members[0][1:] == members[0][:-1]
         shared.append(np.stack([members[1][:-1][same], members[1][1:][same]]))
     for one in shared:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import alive, hang
+from transport.diagnose.distinct import distinct
 from transport.diagnose.facts import Facts, Ready, facts_from
 from transport.diagnose.live.columns import Table, chosen, joined, rows_of
 from transport.diagnose.live.layout import CLOCKED, TABLES
@@ -298,9 +299,7 @@ def _common(calls: Table) -> Table:
     if not rows_of(calls):
         return calls
     function = np.unique(calls["function"].astype(str), return_inverse=True)[1]
-    keys = np.stack([calls["comm_id"].view(np.int64), function.ravel()])
-    groups, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.ravel()
+    groups, group = distinct(calls["comm_id"].view(np.int64), function.ravel())
     sequence = calls["sequence"]
     order = np.lexsort((sequence, calls["process"], group))
     first = np.ones(len(order), bool)
@@ -316,16 +315,13 @@ def _sent(sent: Table, connections: Table) -> Table:
     pairs = zip(connections["pair"].tolist(), connections["process"].tolist(), strict=True)
     for pair, process in pairs:
         ends.setdefault(pair, []).append(process)
-    keys = np.stack([sent["pair"].astype(np.uint64).view(np.int64), sent["process"]])
-    known, inverse = np.unique(keys, axis=1, return_inverse=True)
+    known, inverse = distinct(sent["pair"].astype(np.uint64).view(np.int64), sent["process"])
     others = []
     for pair, process in zip(known[0].view(np.uint64).tolist(), known[1].tolist(), strict=True):
         both = ends.get(pair, [])
         far = [one for one in both if one != process]
         others.append(far[0] if far else process if len(both) > 1 else -1)
-    other = (
-        np.array(others or [-1], np.int64)[inverse.ravel()] if rows_of(sent) else sent["process"]
-    )
+    other = np.array(others or [-1], np.int64)[inverse] if rows_of(sent) else sent["process"]
     made = {name: sent[name] for name in ("path", "time_ns", "sent")}
     made = chosen({**made, "source": sent["process"], "target": other}, other >= 0)
     return _in_time(made)
@@ -343,12 +339,10 @@ def _fill(
         *("trace", "host", "pid", "job", "attempt", "rank", "world_size"),
         *("first_ns", "last_ns", "dropped", "damage", "ended", "closed_ns"),
     )
-    marks = ", ".join("?" * (len(names) + 5))
-    store.database.executemany(
-        f"INSERT INTO processes (process, removed, clock, clock_offset_ns, clock_error_ns, "
-        f"{', '.join(names)}) VALUES ({marks})",
-        [[at, 0, 0, 0, 0, *(one.get(name) for name in names)] for at, one in enumerate(processes)],
-    )
+    none = np.zeros(len(processes), np.int64)
+    clock = dict.fromkeys(("removed", "clock", "clock_offset_ns", "clock_error_ns"), none)
+    facts = {name: _column([one.get(name) for one in processes]) for name in names}
+    insert(store.database, "processes", {"process": np.arange(len(processes)), **clock, **facts})
     for name in ("comms", "connections", "events"):
         if rows_of(tables[name]):
             insert(store.database, name, _nulled(tables[name]))
@@ -360,6 +354,14 @@ def _fill(
         sent = chosen({n: c for n, c in rows.items() if n in known}, rows["sends"])
         if rows_of(sent):
             insert(store.database, "stripes", _nulled(sent))
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """Values of one type as an array; None is masked."""
+    missing = [one is None for one in values]
+    some: Any = next((one for one in values if one is not None), 0)
+    filled = [type(some)() if one is None else one for one in values]
+    return np.ma.masked_array(np.array(filled, object if isinstance(some, str) else None), missing)
 
 
 def _nulled(rows: Table) -> Columns:

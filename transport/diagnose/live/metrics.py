@@ -18,7 +18,8 @@ PLACE_MAX = 200  # maximum number of characters of a label
 # Name of a metric -> its meaning (docs/LIVE.md).
 METRICS = {
     "weft_diagnosis_finding": "1 for each incident that is open, by class and place",
-    "weft_diagnosis_finding_confidence": "how sure its verdict is, 0 to 1",
+    "weft_diagnosis_finding_confidence": "how sure it is that the fault is at this place, 0 to 1; "
+    "places that explain it equally well share it",
     "weft_diagnosis_finding_quiet": "1 if it was not seen lately, else 0",
     "weft_diagnosis_finding_lost_seconds": "what the job lost by it in the windows that last "
     "showed it; absent if that is not known",

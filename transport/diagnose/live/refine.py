@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from transport.diagnose import hardware
+from transport.diagnose.cpu_wait import with_short_of_cpu
 from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place, graded
 from transport.diagnose.hang import LAST_QUERY
 from transport.diagnose.hardware import Trouble
 from transport.diagnose.live.merge import SURE, Job
-from transport.ground.units import percent
 
 Seen = dict[str, Any]
 
@@ -20,8 +20,6 @@ STUCK_NS = 5_000_000_000  # an engine that has not run for this long is worth a 
 IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
 HANGS = ("communication_hang", "non_communication_hang")
-SLOW = ("non_communication_slow", "communication_slow")
-STARVED_MIN = 2  # this many ranks of a host that lack cores are a fault of the host
 STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
 
 
@@ -155,51 +153,17 @@ def _with_evidence(job: Job, one: Finding) -> Finding:
 
 
 def _overloaded(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; slow ranks of a host with too few free cores become one finding of the host.
+    """The findings; slow places of processes without a core become one of the host or process."""
+    shares = {
+        at: max(float(seen["share"]) for seen in job.evidence[at] if "share" in seen)
+        for at in sorted(job.evidence)
+        if _has(job, at, "starved")
+    }
 
-    On such a host, late ranks and slow messages alternate.
-    """
-    host_of = {one.rank: one.host for one in job.facts.processes}
-    starved: dict[str, list[int]] = {}
-    for at in sorted(job.evidence):
-        if _has(job, at, "starved"):
-            starved.setdefault(job.facts.processes[at].host, []).append(at)
-    made, of_hosts = [], dict[str, list[Finding]]()
-    for one in findings:
-        hosts = sorted({host_of[rank] for rank in one.place.ranks if rank in host_of})
-        hosts = [each for each in hosts if len(starved.get(each, ())) >= STARVED_MIN]
-        if one.kind in SLOW and hosts:
-            of_hosts.setdefault(hosts[0], []).append(one)
-        else:
-            made.append(one)
-    return made + [_host(job, host, starved[host], of) for host, of in of_hosts.items()]
+    def share_of(process: int, from_ns: int, to_ns: int) -> float | None:
+        return shares.get(process)
 
-
-def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding:
-    """The finding of a host with too few free CPU cores. of: the slow findings it replaces."""
-    worst = max(of, key=lambda one: (one.certain, one.confidence))
-    share = max(
-        float(seen.get("share", 0.0))
-        for at in starved
-        for seen in job.evidence[at]
-        if seen.get("kind") == "starved"
-    )
-    many = sum(one.host == host for one in job.facts.processes)
-    slowed = ", ".join(dict.fromkeys(one.place.name for one in of))
-    ranks = tuple(job.facts.processes[at].rank for at in starved)
-    return replace(
-        worst,
-        kind="non_communication_slow",
-        place=Place("host", f"host {host}", ranks),
-        from_ns=min(one.from_ns for one in of),
-        to_ns=max(one.to_ns for one in of),
-        certain=any(one.certain for one in of),
-        evidence=f"{len(starved)} of {many} processes on {host} had threads that were ready to run "
-        f"and had no core, for up to {percent(share, 0)} of the time. It slows {slowed}: "
-        f"{worst.evidence}",
-        advice="See what takes its cores (top -H; limits of the cgroup), and give the job more: "
-        "fewer processes a host, fewer engines (WEFT_ENGINES), or other load elsewhere.",
-    )
+    return with_short_of_cpu(job.facts, share_of, findings, past=False)
 
 
 def _of_gpus(job: Job, findings: Sequence[Finding]) -> list[Finding]:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.facts import OF_OPERATIONS
+from transport.diagnose.distinct import distinct
+from transport.diagnose.facts import OF_OPERATIONS, kinds_of
 from transport.diagnose.live.columns import Table, chosen, joined, plain, rows_of
 from transport.diagnose.live.follow import Trace
 from transport.diagnose.live.layout import typed
 from transport.diagnose.live.turns import Turns
-from transport.diagnose.windows import WINDOW_MIN_NS, kinds_of, period_of
+from transport.diagnose.windows import WINDOW_MIN_NS, period_of
 from transport.trace.folder import number as number_of
 from transport.trace.gather import GATHERED, ProcessRecords
 from transport.trace.load import Inserter
@@ -394,16 +395,13 @@ def _message_keys(rows: Rows) -> Array:
 def coarser(table: Table, bucket_ns: int) -> Table:
     """Sums the sent segments of each process, pair and path over spans of bucket_ns."""
     times = table["time_ns"] // bucket_ns * bucket_ns
-    keys = np.stack(
-        [
-            table["process"].astype(np.int64),
-            table["pair"].astype(np.uint64).view(np.int64),
-            table["path"].astype(np.int64),
-            times,
-        ]
+    found, group = distinct(
+        table["process"].astype(np.int64),
+        table["pair"].astype(np.uint64).view(np.int64),
+        table["path"].astype(np.int64),
+        times,
     )
-    found, group = np.unique(keys, axis=1, return_inverse=True)
-    total = np.bincount(group.ravel(), table["sent"], found.shape[1])
+    total = np.bincount(group, table["sent"], found.shape[1])
     return {
         "process": found[0].astype(table["process"].dtype),
         "pair": found[1].view(np.uint64),

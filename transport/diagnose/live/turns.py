@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.distinct import distinct
 from transport.diagnose.live.columns import Table, rows_of
 
 Array = NDArray[Any]
@@ -68,16 +69,13 @@ def aligned(calls: Table, whole: Array) -> Array:
         return turn
     sends = calls["function"][rows] == "Send"
     rank, root = calls["rank"][rows], calls["root"][rows]
-    ends = np.stack(
-        [
-            calls["comm_id"][rows].view(np.int64),
-            np.where(sends, rank, root),
-            np.where(sends, root, rank),
-        ]
-    )
-    _, stream = np.unique(ends, axis=1, return_inverse=True)
-    order = np.lexsort((turn[rows], stream.ravel()))
-    for mine in np.split(rows[order], np.flatnonzero(np.diff(stream.ravel()[order])) + 1):
+    stream = distinct(
+        calls["comm_id"][rows].view(np.int64),
+        np.where(sends, rank, root),
+        np.where(sends, root, rank),
+    )[1]
+    order = np.lexsort((turn[rows], stream))
+    for mine in np.split(rows[order], np.flatnonzero(np.diff(stream[order])) + 1):
         out = calls["function"][mine] == "Send"
         if out.any() and not out.all() and not whole[calls["process"][mine]].all():
             turn[mine[~out]] += _shift(calls, mine[out], mine[~out])
