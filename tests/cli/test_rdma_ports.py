@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from transport.host import rdma
+from transport.host.two_hosts.ends import _interface_of
 
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 MAPPED = "0000:0000:0000:0000:0000:ffff:c000:0201"
@@ -52,6 +53,13 @@ def test_ports__what_sysfs_says(fake: Path) -> None:
         (0, "fe80::11:22ff:fe33:4455", "IB/RoCE v1"),
         (1, "192.0.2.1", "RoCE v2"),
     ]
+
+
+def test_ports__the_interface_of_one_is_told_by_its_gids(fake: Path) -> None:
+    """A joined device names its ports as mlx5_0, or as mlx5_0:2 from the second one on."""
+    device(fake, "mlx5_0", "pci0000:00/0000:00:01.0/0000:01:00.0", gids=(LOCAL, MAPPED))
+    assert _interface_of("mlx5_0") == "eth0"
+    assert (_interface_of("mlx5_0:2"), _interface_of("mlx5")) == ("", "")
 
 
 def test_ports__none_and_damaged(fake: Path) -> None:

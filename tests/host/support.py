@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT
 from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab
@@ -22,7 +23,7 @@ FINE = {"ok", "limited", "absent"}
 
 
 def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     usual = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "4", "WEFT_ENGINES": "1"}
     usual["COLUMNS"] = "5000"  # a line of a report is not wrapped
     found: subprocess.Popen[str] = lab.popen(
@@ -138,3 +139,10 @@ def found_by(said: str, errors: str) -> dict[str, dict[str, Any]]:
 
 def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:
     return {found[one]["state"] for one in subjects}
+
+
+def names_range(text: str, how: str, first: int, last: int) -> bool:
+    """Whether ports of a range are named as blocked. Some of them may be in use by the test itself
+    and not tried, so that a part of the range is named."""
+    found = re.findall(rf"(\d+)(?:-(\d+))? blocked \({re.escape(how)}", text)
+    return any(first <= int(low) <= int(high or low) <= last for low, high in found)

@@ -458,7 +458,12 @@ def test_two_hosts__dropped_long_packets_are_named_and_the_server_goes_on(lab: L
 @pytest.mark.long
 def test_two_hosts__loss_is_measured(lab: Lab) -> None:
     with uplink(lab, loss=0.15), serving(lab):
-        status, found = report(lab)
+        for _ in range(4):
+            status, found = report(lab)
+            if found["loss"]["state"] != "not judged":
+                break
+            # Losses may end the test itself. It says so, and is repeated, as its remedy says.
+            assert "repeat the test" in found["other host"]["remedy"], found
     assert (status, found["loss"]["state"]) == (1, "BROKEN"), found
     assert "% of" in found["loss"]["found"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from tests.host.sample import DEVICE, HELLO, PATHS, PROBES, SIDE, TOKEN, greeted, paired
+from tests.host.sample import DEVICE, HELLO, PATHS, PROBES, SIDE, greeted, paired
 from transport.cli.doctor_peer import PeerType
 from transport.errors import (
     AddressError,
@@ -22,16 +21,6 @@ from transport.errors import (
     TimedOutError,
 )
 from transport.host.two_hosts import BROKEN, Finding, judge, serve, verdict
-from transport.host.two_hosts.datagrams import (
-    ASK,
-    ASK_BYTES_MIN,
-    BURST,
-    HEAD,
-    MAGIC,
-    TRAIN,
-    UNANSWERED_MAX,
-    ProbePort,
-)
 from transport.host.two_hosts.facts import (
     FactError,
     Hello,
@@ -44,9 +33,16 @@ from transport.host.two_hosts.facts import (
     decode,
     encode,
 )
-from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts
+from transport.host.two_hosts.paths import (
+    DIAL_FAILED,
+    STRANDED,
+    PairFacts,
+    unreached_messages,
+    untried_control_ports,
+)
 from transport.host.two_hosts.talk import Budget
 from transport.host.two_hosts.traffic import NO_PATH
+from transport.host.two_hosts.view import seen_by_tester
 
 
 def test_facts__what_is_encoded_is_decoded() -> None:
@@ -136,60 +132,6 @@ def test_facts__texts_and_lists_are_bounded() -> None:
     for fields in ({"host": "x" * 1_001}, {"devices": (DEVICE,) * 5_000}):
         with pytest.raises(FactError):
             decode(encode(replace(HELLO, **fields)), Hello)
-
-
-def test_probe_port__measures_the_other_one() -> None:
-    with (
-        ProbePort("127.0.0.1", range(0), TOKEN) as near,
-        ProbePort("127.0.0.1", range(0), TOKEN) as far,
-    ):
-        found = near.probe("127.0.0.1", far.port, TOKEN, 9_000)
-        assert found.mtu_bytes == 9_000
-        assert found.carried_bytes == 9_000
-        assert found.answered > 0
-        again = near.probe("127.0.0.1", far.port, TOKEN, 9_000)
-        assert again.arrived <= again.sent
-        wrong = near.probe("127.0.0.1", far.port, bytes(16), 9_000)
-        assert (wrong.answered, wrong.carried_bytes) == (0, 0)
-
-
-def test_probe_port__answers_nothing_without_the_token_and_no_more_than_it_gets() -> None:
-    with (
-        ProbePort("127.0.0.1", range(0), TOKEN) as port,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
-    ):
-        asker.settimeout(30)
-        asker.connect(("127.0.0.1", port.port))
-        head = (MAGIC, ASK, TRAIN, 1)
-        rest = (7, 0, 0, 0, 0)
-        right = HEAD.pack(*head, TOKEN, *rest)
-        asker.send(b"")
-        asker.send(bytes(2_000))
-        asker.send(HEAD.pack(*head, bytes(16), *rest).ljust(1_000, b"\0"))
-        asker.send(right)  # shorter than an answer may be
-        asker.send(HEAD.pack(MAGIC, ASK, 99, 1, TOKEN, *rest).ljust(1_000, b"\0"))
-        asker.send(right.ljust(ASK_BYTES_MIN, b"\0"))
-        answer = asker.recv(9_000)  # the only one: packets of one socket come in order here
-        assert len(answer) <= ASK_BYTES_MIN
-        assert HEAD.unpack(answer)[7:9] == (1, ASK_BYTES_MIN)  # the first that counted
-
-
-def test_probe_port__ends_early_if_the_test_does_not_go_on() -> None:
-    with (
-        ProbePort("127.0.0.1", range(0), TOKEN) as near,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent,
-    ):
-        silent.bind(("127.0.0.1", 0))
-        asked: list[bool] = []
-
-        def goes_on() -> bool:
-            asked.append(True)
-            return False
-
-        found = near.probe("127.0.0.1", silent.getsockname()[1], TOKEN, 1_500, goes_on)
-        assert (found.answered, found.carried_bytes) == (0, 0)
-        assert found.sent <= UNANSWERED_MAX + BURST  # it waited once
-        assert asked
 
 
 def test_serve__a_tester_that_ends_is_not_waited_for() -> None:
@@ -548,6 +490,35 @@ def test_judge__says_how_many_ports_of_a_range_were_tried(last: int, ports: int,
     assert verdict(found) == f"verdict: the two hosts can run weft{note}"
     unknown = Finding("clock", "not judged", "no probe was answered")
     assert verdict([unknown, *found]).startswith("verdict: nothing is broken; not judged: clock")
+
+
+@pytest.mark.parametrize(
+    ("last", "has_messages", "said"),
+    [
+        (7_099, True, ["1 of 100 tried here, 3 of 100 tried there"]),
+        (7_099, False, ["1 of 100 tried here, 2 of 100 tried there"]),
+        (7_001, True, ["1 of 2 tried here"]),
+        (7_000, False, []),
+    ],
+)
+def test_judge__says_how_many_tcp_ports_of_a_range_were_tried(
+    last: int, has_messages: bool, said: list[str]
+) -> None:
+    setting = f"7000-{last}" if last > 7_000 else "0"
+    hello = replace(HELLO, control_port=setting, back_port=last)
+    made = untried_control_ports(hello, hello, has_messages=has_messages)
+    found = seen_by_tester(made)
+    assert [one.found for one in found] == said
+    assert all((one.subject, one.state) == ("TCP ports", "not judged") for one in found)
+    assert verdict(found).startswith("verdict: the two hosts can run weft")
+
+
+def test_judge__warns_of_a_port_for_messages_that_is_not_reached() -> None:
+    hello = replace(HELLO, control_port="7000-7010")
+    (found,) = seen_by_tester([unreached_messages(hello, hello, [7_010, 7_009])])
+    assert (found.subject, found.state) == ("message port", "limited")
+    assert "TCP 7009-7010;" in found.found
+    assert "TCP ports 7000-7010" in found.remedy
 
 
 def test_judge__a_little_loss_under_load_is_no_limit() -> None:

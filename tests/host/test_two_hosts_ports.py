@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.host.sample import HELLO
-from tests.host.support import PORT, SCRIPT, filtered, found_by, peer, serving
+from tests.host.support import PORT, SCRIPT, filtered, found_by, names_range, peer, serving
 from tests.waiting import PATIENCE_S
 from transport.host.two_hosts import blocked
 from transport.host.two_hosts.blocked import Tried
@@ -36,13 +35,6 @@ def told(lab: Lab, *more: str, **variables: str) -> dict[str, dict[str, Any]]:
     client = peer(lab, "--all-ports", *more, **variables)
     said, errors = client.communicate(timeout=PATIENCE_S)
     return found_by(said, errors)
-
-
-def names_range(text: str, how: str, first: int, last: int) -> bool:
-    """Whether ports of a range are named as blocked. Some of them may be in use by the test itself
-    and not tried, so that a part of the range is named."""
-    found = re.findall(rf"(\d+)(?:-(\d+))? blocked \({re.escape(how)}", text)
-    return any(first <= int(low) <= int(high or low) <= last for low, high in found)
 
 
 @pytest.mark.namespaces
@@ -129,7 +121,7 @@ def test_all_ports__ranges_of_a_peer_are_checked(pairs: tuple[int, ...]) -> None
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (5, 4), (65_535, 65_536), (1, PORTS_MAX + 1)])
 def test_all_ports__steps_of_a_peer_are_bounded(first: int, last: int) -> None:
     with pytest.raises(FactError):
-        check_step(PortsStep(0, 0, True, True, first, last))
+        check_step(PortsStep(0, 0, 0, True, True, first, last))
 
 
 def test_all_ports__what_was_not_tried_is_not_judged() -> None:

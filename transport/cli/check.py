@@ -42,7 +42,7 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
 
 @click.command("check")
 @click.argument("policy", metavar="FILE|NAME")
-@click.option("--quick", is_flag=True, help="Fewer events and shorter runs: some seconds.")
+@click.option("--quick", is_flag=True, help="Fewer events and shorter runs: a few seconds.")
 @click.option("--events", type=click.IntRange(1, EVENTS_MAX), help="Number of random events.")
 @click.option("--seed", default=7, show_default=True, type=SEED, help="Seed of the events.")
 @json_option
@@ -64,7 +64,9 @@ def command(policy: str, quick: bool, events: int | None, seed: int, json_path: 
     declared = named(policy)
     count = events or (QUICK_EVENTS if quick else FULL_EVENTS)
     if not quick and not Console(stderr=True).is_terminal:
-        click.echo(f"checking {declared.name} takes some minutes (--quick: seconds)", err=True)
+        click.echo(
+            f"checking {declared.name} takes some seconds to a minute; --quick: less", err=True
+        )
     try:
         with progress_on_a_terminal(declared.name) as progress:
             report = check_policy(declared, Settings(count, seed, quick), progress)

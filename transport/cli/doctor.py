@@ -17,7 +17,15 @@ from congestion.registry import RegistryError, survey
 from transport import Endpoint, native
 from transport.cli import doctor_peer
 from transport.cli.output import json_option, write_json
-from transport.cli.settings import QUIET, Settings, of_little_use, remedy_of, unusable, usable
+from transport.cli.settings import (
+    QUIET,
+    SOCKETS,
+    Settings,
+    of_little_use,
+    remedy_of,
+    unusable,
+    usable,
+)
 from transport.compiler import linker
 from transport.compiler.errors import INSTALL, ToolMissingError
 from transport.endpoint import knobs
@@ -220,7 +228,7 @@ def check_kernels() -> Finding:
 def check_verbs() -> Finding:
     try:
         values = knobs.in_force()
-        named, wanted = values["rdma_library"], values["datapath"] != "udp"
+        named, wanted = values["rdma_library"], values["datapath"] not in SOCKETS
     except (native.NativeMissingError, knobs.KnobError):
         named, wanted = "", False
     if named:
@@ -243,6 +251,26 @@ def check_verbs() -> Finding:
     remedy = next((complaint for _, complaint in told if complaint), "")
     state = LIMITED if all(complaint for _, complaint in told) else OK
     return Finding("verbs", state, text, remedy)
+
+
+def check_xdp() -> Finding:
+    try:
+        values = knobs.in_force()
+        why = native.why_no_xdp()
+        nics = native.interfaces(values["family"])
+    except (native.NativeMissingError, knobs.KnobError):
+        return Finding("AF_XDP", LIMITED, "unknown without the extension", "make build")
+    if why:  # WEFT_DATAPATH=xdp, if it is set, has a line of its own
+        what, _, remedy = why.partition("; ")
+        return Finding("AF_XDP", ABSENT, what, f"only for WEFT_DATAPATH=xdp: {remedy}")
+    usable = [nic.name for nic in nics if not nic.why_not_xdp]
+    if not usable:
+        text = "the kernel has it, but this host has no NIC to use it on"
+        return Finding("AF_XDP", ABSENT, text, "none needed: UDP is used")
+    text = f"can be used on {', '.join(usable)}"
+    if values["datapath"] == "xdp":
+        return Finding("AF_XDP", OK, text)
+    return Finding("AF_XDP", ABSENT, text, "none needed: UDP is used; WEFT_DATAPATH=xdp uses it")
 
 
 def describe_port(port: rdma.Port) -> tuple[str, str]:
@@ -300,7 +328,8 @@ CAUSES: tuple[Callable[[], Finding], ...] = (
 )
 CHECKS: tuple[Callable[[], Finding], ...] = (
     *(check_offload, check_buffers, check_ecn, check_cores),
-    *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
+    *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_xdp),
+    check_gpu_memory,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OK, LIMITED, ABSENT, BROKEN, NOT_JUDGED = "ok", "limited", "absent", "BROKEN", "not judged"
-PORTS_TRIED = "UDP ports"  # subject: how many ports of a range were tried
+PORTS_TRIED = ("UDP ports", "TCP ports")  # subjects: how many ports of a range were tried
 STATES = (OK, LIMITED, ABSENT, BROKEN, NOT_JUDGED)
 
 

@@ -31,6 +31,7 @@ TRAIN_PACKETS, TRAIN_BYTES, BURST, BURST_S = 1_024, 1_200, 8, 0.005
 # A size counts as too long after this many packets; a pause of a host may cost some of them.
 TRIES, TRY_S = 10, 0.25
 UNANSWERED_MAX = 64
+OPEN_TRIES = 12  # short probes before the first that counts, TRY_S apart
 # How long a stalled train waits before it goes on, how often it does, and how long it waits in the
 # end. An answer that is still missing then counts as lost: hosts may pause for seconds.
 STALL_S, STALLS_MAX, LAST_S = 2.0, 4, 10.0
@@ -145,6 +146,7 @@ class ProbePort:
             self._answers.clear()
             self._test = secrets.randbelow(1 << 16)
             self._peer_token = token
+        self._open(target, goes_on)
         sent, train = self._train(target, goes_on)
         most = min(mtu_bytes, PACKET_BYTES_MAX)
         carried = self._carried(target, most, goes_on) if train else 0
@@ -202,6 +204,18 @@ class ProbePort:
         with self._changed:
             self._changed.wait_for(lambda: there() == wanted, seconds)
             return there()
+
+    def _open(self, target: Any, goes_on: Callable[[], bool]) -> None:
+        """Sends short probes, which count nowhere, until one is answered.
+
+        A stateful firewall (conntrack) of the other end drops what comes before that end has sent
+        something itself, and no network lost it.
+        """
+        number = ASK_BYTES_MIN + headers_bytes(self._family)  # by which an answer is known
+        for _ in range(OPEN_TRIES):
+            self._send(target, SIZES, number, ASK_BYTES_MIN)
+            if self._await(SIZES, {number}, TRY_S) or not goes_on():
+                return
 
     def _train(self, target: Any, goes_on: Callable[[], bool]) -> tuple[int, list[Answer]]:
         """Sends the train; the number of packets sent, and the answers.

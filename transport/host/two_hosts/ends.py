@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import transport
 from transport import Device, Endpoint, Listener, native
 from transport.endpoint import knobs
+from transport.host import rdma
+from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import (
     CHARACTERS_MAX,
@@ -26,6 +28,8 @@ from transport.host.two_hosts.ports import free_ports, port_range
 from transport.host.uses import Nic, setting_of
 
 BACK_S = 4.0  # some tries of TCP
+# Settings of both ends. A test of this host with itself is of the network, too.
+OVER_THE_NETWORK = {**BESIDE_A_JOB, "local": "off"}
 
 
 def back_socket(stack: ExitStack, address: str) -> int:
@@ -85,6 +89,12 @@ def _mtu_bytes(device: Device, mtus: Mapping[str, int]) -> int:
     return mtus.get(device.name.split("+")[0], device.mtu_bytes)
 
 
+def _interface_of(name: str) -> str:
+    """The interface of an RDMA port, as in mlx5_0 or mlx5_0:2; "" if it is none, or has none."""
+    gids = (gid for one in rdma.ports() if one.name in (name, f"{name}:1") for gid in one.gids)
+    return next((gid.interface for gid in gids if gid.interface), "")
+
+
 def _further(
     stack: ExitStack, device: Device, family: str, token: bytes
 ) -> dict[NicFact, ProbePort | None]:
@@ -92,16 +102,17 @@ def _further(
     found: dict[NicFact, ProbePort | None] = {}
     nics = {one.name: one for one in native.interfaces(family)}
     for name in device.name.split("+")[1:]:
-        if name not in nics:  # a port of RDMA
+        nic = nics.get(name) or nics.get(_interface_of(name))
+        if nic is None:
             return {}
-        alike = [one for one in nics[name].addresses if (":" in one) == (":" in device.address)]
+        alike = [one for one in nic.addresses if (":" in one) == (":" in device.address)]
         if not alike:
             return {}
         with suppress(OSError):
             port = stack.enter_context(ProbePort(alike[0], port_range("port_base"), token))
-            found[NicFact(name, alike[0], nics[name].mtu_bytes, port.port)] = port
+            found[NicFact(name, alike[0], nic.mtu_bytes, port.port)] = port
             continue
-        found[NicFact(name, alike[0], nics[name].mtu_bytes, 0)] = None
+        found[NicFact(name, alike[0], nic.mtu_bytes, 0)] = None
     return found
 
 

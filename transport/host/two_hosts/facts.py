@@ -171,11 +171,13 @@ class SideFacts:
 class PortsStep:
     """Asks the other end to try ports with this one, between a pair of devices.
 
-    udp: else TCP. to_far: the ports are those of the other end. first, last: PORTS_MAX at most.
+    nics: number of the pair of NICs of joined devices (nic_pairs()), else 0. udp: else TCP. to_far:
+    the ports are those of the other end. first, last: PORTS_MAX at most.
     """
 
     near: int
     far: int
+    nics: int
     udp: bool
     to_far: bool
     first: int

@@ -389,7 +389,7 @@ def _loss(facts: PairFacts) -> Finding:
     """Loss of the idle network, from probes, and under load, from weft's counters."""
     if not facts.probes:
         return _no_probes("loss", facts)
-    shares = [1 - min(one.arrived / one.sent, 1.0) for _, one in facts.probes]
+    shares = _idle_losses(facts)
     each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
     text = f"idle: {', '.join(each)}"
     loaded: list[float] = []
@@ -424,6 +424,11 @@ def _loss(facts: PairFacts) -> Finding:
     return Finding("loss", OK, text)
 
 
+def _idle_losses(facts: PairFacts) -> list[float]:
+    """The shares of probes that did not arrive, of each direction with probes."""
+    return [1 - min(one.arrived / one.sent, 1.0) for _, one in facts.probes]
+
+
 def _lost_share(side: SideFacts, other: SideFacts) -> float:
     """The share of a side's segments that did not arrive at the other one, as that one counted.
 
@@ -447,6 +452,11 @@ def _loss_under_load(facts: PairFacts) -> Finding:
         remedy = (
             "see loss and MTU of each pair of NICs; else queues are full: let switches mark ECN"
         )
+        lossy = [
+            one.title for one in facts.nics if max(_idle_losses(one), default=0) > IDLE_LIMITED
+        ]
+        if lossy:
+            remedy = f"see loss {', '.join(lossy)}, which loses packets when idle: mend it first"
         return Finding("loss under load", LIMITED, text, remedy)
     if len(shares) < len(sides):
         return _not_judged("loss under load", text or "not measured")

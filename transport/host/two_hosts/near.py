@@ -5,23 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from transport import Connection, Endpoint
 from transport.errors import ConnectionClosedError, PeerDeadError, TimedOutError, WeftError
 from transport.ground.addresses import is_own
+from transport.ground.text import printable
 from transport.host.finding import PORTS_TRIED, Finding
-from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import blocked, channel, judge
 from transport.host.two_hosts.blocked import Tried
 from transport.host.two_hosts.busy import BusyWatch
 from transport.host.two_hosts.channel import Channel, DataPathChannel, TcpChannel
-from transport.host.two_hosts.ends import End, back_socket, open_end, why_unreached
+from transport.host.two_hosts.ends import (
+    OVER_THE_NETWORK,
+    End,
+    back_socket,
+    open_end,
+    why_unreached,
+)
 from transport.host.two_hosts.every_port import ALL_PORTS_S, batches, listen, send, used
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
     FactError,
     Hello,
+    NicFact,
     PairStep,
     PortsStep,
     SideFacts,
@@ -31,7 +38,14 @@ from transport.host.two_hosts.facts import (
     check_side,
     nic_pairs,
 )
-from transport.host.two_hosts.paths import DIAL_FAILED, STRANDED, PairFacts, busy_text
+from transport.host.two_hosts.paths import (
+    DIAL_FAILED,
+    STRANDED,
+    PairFacts,
+    busy_text,
+    unreached_messages,
+    untried_control_ports,
+)
 from transport.host.two_hosts.reach import (
     leads_to_this_host,
     offered,
@@ -66,7 +80,7 @@ def examine(
 
 def _examine(host: str, port: int, progress: OnProgress, all_ports: bool) -> list[Finding]:
     """As examine(); the findings have the marks of view.py."""
-    with Endpoint(**BESIDE_A_JOB) as endpoint, ExitStack() as stack:
+    with Endpoint(**OVER_THE_NETWORK) as endpoint, ExitStack() as stack:
         own = [one.address for one in endpoint.devices]
         if only_loopback(own) and not leads_to_this_host(host):
             before = judge.not_connected("not tried")
@@ -130,8 +144,9 @@ def _over_data_paths(
     except WeftError as error:
         received = endpoint.counters().datagrams_received
         return _not_greeted(*place, error, watch, received, end.hello)
-    talk = DataPathChannel(front)
-    return _Test(endpoint, front, end, far, talk, Budget(SESSION_S), {0: host_of(front)})
+    talk, budget = DataPathChannel(front), Budget(SESSION_S)
+    unreached = tuple(channel.message_ports(place[1]))
+    return _Test(endpoint, front, end, far, talk, budget, {0: host_of(front)}, unreached)
 
 
 def _greet(front: Connection, hello: Hello, watch: PathWatch, progress: OnProgress) -> Hello:
@@ -179,7 +194,9 @@ def _phases(progress: OnProgress, title: str, share: float) -> Callable[[str], N
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A test whose ends know each other. addresses: of the other host, by its device."""
+    """A test whose ends know each other. addresses: of the other host, by its device. unreached:
+    the TCP ports for messages, if none is reached. further: the further pairs of NICs of joined
+    devices, by number, between which probes passed."""
 
     endpoint: Endpoint
     front: Connection
@@ -188,11 +205,16 @@ class _Test:
     talk: Channel
     budget: Budget
     addresses: dict[int, str]
+    unreached: tuple[int, ...] = ()
+    further: set[tuple[PairStep, int]] = field(default_factory=set)
 
     def run(self, progress: OnProgress, *, all_ports: bool) -> list[Finding]:
         """Tests each pair of devices, and tells the other end what was found."""
         near, far = self.end.hello, self.far
         findings = judge.greeted(near, far)
+        if self.unreached:
+            findings.append(unreached_messages(near, far, self.unreached))
+        findings += untried_control_ports(near, far, has_messages=not self.unreached)
         pairs = _pairs(len(near.devices), len(far.devices))
         for number, pair in enumerate(pairs):
             title = judge.title(pair, near, far)
@@ -266,6 +288,8 @@ class _Test:
             self.far.token,
             answers=False,
         )
+        passed = (at for at, one in enumerate(also, 1) if one is not None and one.answered)
+        self.further.update((pair, at) for at in passed)
         overflows = watch.dropped
         found = measure(
             self.endpoint, connection, own, probes, self.budget, sends_first=True, on_phase=on_phase
@@ -291,8 +315,10 @@ class _Test:
     def _all_ports(self, pairs: Sequence[PairStep], progress: OnProgress) -> list[Finding]:
         """Tries every port of both hosts' ranges between each pair of devices."""
         budget, findings, failed = Budget(ALL_PORTS_S), list[Finding](), ""
-        for pair in pairs:
-            name = judge.title(pair, self.end.hello, self.far)
+        every = [(pair, number) for pair in pairs for number in range(len(self._nics(pair)))]
+        for pair, number in every:
+            near, far = self._nics(pair)[number]
+            name = f"{near.name}>{printable(far.name)}"
             for protocol in ("UDP", "TCP"):
                 directions = []
                 for to_far in (True, False):
@@ -300,36 +326,50 @@ class _Test:
                     tried = Tried(to_far, used(hello, udp=protocol == "UDP"), why_left=failed)
                     if not failed:
                         on_phase = _phases(progress, f"{name}: every {protocol} port", 0.5)
-                        failed = self._direction(pair, protocol, tried, budget, on_phase)
+                        failed = self._direction((pair, number), protocol, tried, budget, on_phase)
                     directions.append(tried)
                 found = blocked.finding(protocol, directions)
-                subject = f"{found.subject} {name}" if len(pairs) > 1 else found.subject
+                subject = f"{found.subject} {name}" if len(every) > 1 else found.subject
                 findings.append(replace(found, subject=subject))
         return findings
 
+    def _nics(self, pair: PairStep) -> list[tuple[NicFact, NicFact]]:
+        """The pairs of NICs of a pair of devices, one if no device is joined."""
+        near, far = self.end.hello.devices[pair.near], self.far.devices[pair.far]
+        return [(near.nics[one], far.nics[two]) for one, two in nic_pairs(near, far)]
+
     def _direction(
         self,
-        pair: PairStep,
+        at: tuple[PairStep, int],
         protocol: str,
         tried: Tried,
         budget: Budget,
         on_phase: Callable[[str], None],
     ) -> str:
-        """Tries the ports of one host; why it ended early, which ends the rest as well."""
+        """Tries the ports of one host; why it ended early, which ends the rest as well.
+
+        at: the pair of devices, and the number of the pair of their NICs.
+        """
+        pair, number = at
         if pair.far not in self.addresses:
             tried.why_left = "the pair has no connection"
             return ""
-        own = self.endpoint.devices[pair.near].address
+        own, target = self.endpoint.devices[pair.near].address, self.addresses[pair.far]
+        if number:
+            near, far = self._nics(pair)[number]
+            own, target = near.address, far.address
+            if at not in self.further:
+                tried.why_left = f"nothing passes between {own} and {target}"
+                return ""
         for batch in batches(tried.of_range):
             way = "to the other host" if tried.to_far else "from the other host"
             on_phase(f"{batch[0]}-{batch[-1]} {way}")
             is_udp = protocol == "UDP"
-            step = PortsStep(pair.near, pair.far, is_udp, tried.to_far, batch[0], batch[-1])
+            step = PortsStep(pair.near, pair.far, number, is_udp, tried.to_far, batch[0], batch[-1])
             try:
                 self.talk.say(step, budget.left_s(SAY_S))
                 if tried.to_far:
-                    ends = (own, self.addresses[pair.far])
-                    found = send(self.talk, step, self.far, ends, budget)
+                    found = send(self.talk, step, self.far, (own, target), budget)
                 else:
                     found = listen(self.talk, step, self.end.hello, own, budget)
             except ENDED:

@@ -54,6 +54,7 @@ class PairFacts:
     here: SideFacts
     there: SideFacts
     of_nics: bool = False  # the paths and probes of one pair of NICs of joined devices
+    is_further: bool = False  # a pair of NICs after the first
 
     @property
     def nics(self) -> list[PairFacts]:
@@ -77,8 +78,11 @@ class PairFacts:
                 for one in facts.paths
                 if (one.path % len(near.nics), one.path % len(far.nics)) == pair
             )
-            probes = (facts.probes, *facts.also)[number : number + 1]
-            return replace(facts, paths=paths, probes=probes[0] if probes else None, also=())
+            probes = next(iter((facts.probes, *facts.also)[number : number + 1]), None)
+            count = facts.heard
+            if number:  # the waiting end sends probes of a further pair once it has heard one
+                count = 0 if probes is None else 1 if facts is self.there else probes.answered
+            return replace(facts, paths=paths, probes=probes, also=(), heard=count)
 
         return PairFacts(
             PairStep(0, 0),
@@ -87,6 +91,7 @@ class PairFacts:
             side(self.here),
             side(self.there),
             of_nics=True,
+            is_further=number > 0,
         )
 
     @property
@@ -191,7 +196,9 @@ def paths_finding(facts: PairFacts) -> Finding:
     lossy = any(map(_is_lossy, facts.nics))
     lossy = lossy and all(one.is_whole or _is_lossy(one) for one in facts.nics)
     if (not whole or here.failed or there.failed) and lossy:
-        return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
+        names = [f" {one.title}" for one in facts.nics if len(facts.nics) > 1 and _is_lossy(one)]
+        remedy = f"see loss{','.join(names)}, which silences paths: mend it first"
+        return Finding("data paths", LIMITED, text, remedy)
     if whole and (here.failed or there.failed) and facts.drops_long_packets:
         remedy = "see MTU: long packets are dropped, and so are messages: mend it first"
         return Finding("data paths", LIMITED, text, remedy)
@@ -218,8 +225,6 @@ def _silent_nics(facts: PairFacts, silent: Sequence[PairFacts]) -> Finding:
     text, remedies, explained = f"{'; '.join(counts)}; silent: ", list[str](), True
     names = []
     for one in silent:
-        near, far = one.near.devices[0], one.far.devices[0]
-        there = printable(f"{far.name} ({far.address})")
         names.append(f"all {len(one.here.paths)} paths of {one.title.replace('>', ' > ')}")
         if one.drops_long_packets:
             remedies.append(f"see MTU {one.title}: mend it first")
@@ -231,13 +236,31 @@ def _silent_nics(facts: PairFacts, silent: Sequence[PairFacts]) -> Finding:
             remedies.append(f"let {ports} {FIREWALL}, at {one.title.replace('>', ' and ')}")
         else:
             explained = False
-            remedies.append(
-                f"nothing arrives between {near.name} ({near.address}) of {THIS} and {there} of "
-                f"{OTHER}: look at their link and route (ip link; ip route get ADDRESS), cable and "
-                "switch; or a firewall drops all UDP of these NICs"
-            )
+            remedies.append(_silent_between(one))
     state = LIMITED if explained else BROKEN
     return Finding("data paths", state, text + ", ".join(names), "; ".join(remedies))
+
+
+def _silent_between(one: PairFacts) -> str:
+    """What arrives between two NICs that no path works between, and what to look at."""
+    near, far = one.near.devices[0], one.far.devices[0]
+    here = f"{near.name} ({near.address}) of {THIS}"
+    there = f"{printable(f'{far.name} ({far.address})')} of {OTHER}"
+    look = (
+        "look at their link and route (ip link; ip route get ADDRESS), cable and switch; or a "
+        "firewall drops all UDP of these NICs"
+    )
+    to, back = one.there.heard > 0, one.here.heard > 0
+    if not near.udp_port or not far.udp_port or to == back:
+        if to:
+            return f"other UDP ports pass between {here} and {there}: a firewall drops some"
+        at_least = f", at least not from {THIS}" if one.is_further and near.udp_port else ""
+        return f"nothing arrives between {here} and {there}{at_least}: {look}"
+    source, target = (there, here) if to else (here, there)
+    return (
+        f"what {source} sends does not arrive at {target}, the other direction is open: {look} in "
+        "this direction"
+    )
 
 
 def untried_ports(facts: PairFacts) -> list[Finding]:
@@ -264,13 +287,45 @@ def untried_ports(facts: PairFacts) -> list[Finding]:
             texts.append(f"{len(used)} of {count} tried {where}")
     if not texts:
         return []
-    ports = of_both(data_ports(facts.near), data_ports(facts.far))
+    return [_untried(PORTS_TRIED[0], texts, of_both(data_ports(facts.near), data_ports(facts.far)))]
+
+
+def untried_control_ports(near: Hello, far: Hello, *, has_messages: bool) -> list[Finding]:
+    """A finding if a host has a range of TCP ports, of which the connections of the test reach few.
+
+    Of the other host: its open port, one for each device, and the one for messages if it is
+    reached. Of this host: the one that the other host connects back to.
+    """
+    tried = (HERE, near, int(near.back_port > 0)), (THERE, far, 1 + len(far.devices) + has_messages)
+    texts = []
+    for where, hello, count in tried:
+        first, dash, last = hello.control_port.partition("-")
+        if dash and count < int(last) - int(first) + 1:
+            texts.append(f"{count} of {int(last) - int(first) + 1} tried {where}")
+    if not texts:
+        return []
+    return [_untried(PORTS_TRIED[1], texts, of_both(control_ports(near), control_ports(far)))]
+
+
+def _untried(subject: str, texts: list[str], ports: str) -> Finding:
     remedy = (
         "no fault: a test tries the ports of one process, and --all-ports all of them. "
         f"If a firewall is there, let all {ports} "
         f"{FIREWALL}; processes of a job take any of them"
     )
-    return [Finding(PORTS_TRIED, NOT_JUDGED, ", ".join(texts), remedy)]
+    return Finding(subject, NOT_JUDGED, ", ".join(texts), remedy)
+
+
+def unreached_messages(near: Hello, far: Hello, ports: Sequence[int]) -> Finding:
+    """That no TCP port for messages of the test is reached. ports: those that it may have."""
+    text = (
+        f"no port for messages of {OTHER} is reached (TCP {ranges_text(list(ports))}; its weft "
+        "doctor --serve prints which it has): messages of the test go over data paths"
+    )
+    remedy = f"let {of_both(control_ports(near), control_ports(far))} {FIREWALL}"
+    if "-" not in far.control_port:
+        remedy = f"let this TCP port {FIREWALL}: then a report says more of what is blocked"
+    return Finding("message port", LIMITED, text, remedy)
 
 
 def _no_connection(facts: PairFacts) -> Finding:

@@ -17,7 +17,6 @@ from transport.errors import (
 from transport.ground.addresses import is_own
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
-from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import every_port
 from transport.host.two_hosts.busy import BusyWatch
 from transport.host.two_hosts.channel import (
@@ -26,7 +25,13 @@ from transport.host.two_hosts.channel import (
     DataPathChannel,
     TcpChannel,
 )
-from transport.host.two_hosts.ends import End, open_end, open_listeners, why_unreached
+from transport.host.two_hosts.ends import (
+    OVER_THE_NETWORK,
+    End,
+    open_end,
+    open_listeners,
+    why_unreached,
+)
 from transport.host.two_hosts.every_port import ALL_PORTS_S
 from transport.host.two_hosts.facts import (
     FactError,
@@ -110,7 +115,7 @@ class Server:
     def __init__(self, port: int = 0) -> None:
         self._stack = ExitStack()
         with ExitStack() as stack:
-            self.endpoint = stack.enter_context(Endpoint(**BESIDE_A_JOB))
+            self.endpoint = stack.enter_context(Endpoint(**OVER_THE_NETWORK))
             self._open = stack.enter_context(open_listener(self.endpoint, port))
             self._listeners = open_listeners(stack, self.endpoint)
             self._channels = stack.enter_context(ChannelListener(self._open.port))
@@ -292,6 +297,8 @@ class Server:
         if step.near not in addresses or step.far not in range(len(end.ports)):
             raise FactError("the other host named a device that it has not tested")
         own, target = self.endpoint.devices[step.far].address, addresses[step.near]
+        if step.nics:
+            own, target = self._further(step, end, hello)
         try:
             if step.to_far:
                 every_port.listen(talk, check_step(step), end.hello, own, budget)
@@ -301,6 +308,19 @@ class Server:
             if isinstance(error, WeftError):
                 raise
             raise FactError(f"ports cannot be tried: {error}") from None
+
+    def _further(self, step: PortsStep, end: End, hello: Hello) -> tuple[str, str]:
+        """The addresses of a further pair of NICs of joined devices. FactError if no probe has come
+        from that of the other host, which may name a stranger's."""
+        near, far = hello.devices[step.near], end.hello.devices[step.far]
+        pairs = nic_pairs(near, far)
+        if step.nics not in range(len(pairs)):
+            raise FactError("the other host named a NIC that does not exist")
+        one, two = pairs[step.nics]
+        port, target = end.ports_of(step.far)[two], near.nics[one].address
+        if port is None or not port.await_from(target, 0.0, lambda: True):
+            raise FactError(f"nothing has come from {target} of the other host")
+        return far.nics[two].address, target
 
     def _accept(self, talk: Channel, device: int, budget: Budget) -> Connection:
         """Accepts the dial by handle. Raises the error of `talk` as soon as it fails."""
