@@ -103,10 +103,23 @@ def test_find__names_page_and_section(capsys: pytest.CaptureFixture[str]) -> Non
     assert any(row.startswith("operating") and "A secret" in row for row in rows)
     phrase = shown("--find", "Ports and Firewalls").splitlines()[1:]
     assert any(row.split()[0] == "operating" for row in phrase)
+    # Whole words, and names with capitals as they are written; begins of words if nothing else.
+    lines = shown("--find", "RoCE").splitlines()[1:]
+    assert lines
+    assert all("RoCE" in line for line in lines)
+    assert all("process" not in shown("--find", word) for word in ("roce", "Roce"))
+    assert "firewalls" in shown("--find", "firew")
     assert said(capsys, "--find", "no such words anywhere") == (
         1,
         "weft: no section has no such words anywhere\n",
     )
+
+
+def test_docs__parts_that_open_in_bold() -> None:
+    text = shown("estimation", "Memory")
+    assert text.startswith("## A training step\n\n**Memory** is the peak")
+    assert "**Computation**" not in text
+    assert text.count("**Memory") == 1
 
 
 def test_docs__are_paged_on_a_terminal(tmp_path: Path) -> None:

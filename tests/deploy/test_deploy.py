@@ -197,6 +197,39 @@ def test_deploy__a_script_starts_its_program_with_the_plugin(
         assert {"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "MASTER_ADDR=host-a"} <= set(told)
 
 
+@pytest.mark.parametrize(
+    ("address", "route", "wanted"),
+    [
+        ("10.0.0.1", "local 10.0.0.1 dev lo src 10.0.0.1 uid 0", "is_host=1 --local-addr 10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1 dev eth0 src 10.0.0.2 uid 0", "is_host=0 --local-addr 10.0.0.2"),
+        ("127.0.1.1", "local 127.0.1.1 dev lo src 127.0.0.1 uid 0", "is_host=1 train.py"),
+        ("", "", "--rdzv-id weft train.py"),
+    ],
+)
+def test_deploy__torchrun_learns_which_host_is_the_head(
+    tmp_path: Path, address: str, route: str, wanted: str
+) -> None:
+    """With stand-ins for torchrun, weft, getent and ip, whose answers are those of iproute2."""
+    answers = {"getent": f"{address}     STREAM host-a" if address else "", "ip": route}
+    texts = {name: f"#!/bin/bash\necho '{one}'\n" for name, one in answers.items()}
+    texts["weft"] = '#!/bin/bash\necho "${@:3}"\n'
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    for name in ("torchrun.sh", "job.env"):
+        shutil.copy(FOLDER / name, tmp_path)
+    done = subprocess.run(
+        ["bash", str(tmp_path / "torchrun.sh"), "train.py"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "host-a"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith(f"{wanted}{'' if 'train.py' in wanted else ' train.py'}")
+
+
 def test_deploy__mpirun_passes_every_setting_of_weft(tmp_path: Path) -> None:
     mpirun = tmp_path / "mpirun"  # stands for Open MPI: prints its arguments
     mpirun.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")

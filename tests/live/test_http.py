@@ -7,10 +7,12 @@ import os
 import socket
 import ssl
 import subprocess
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +137,44 @@ def test_idle__connections_interrupt_no_answer(monkeypatch: pytest.MonkeyPatch) 
             answer += part
     head, _, body = answer.partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head.lower()
+
+
+def test_page__that_takes_long_keeps_no_other_request_from_being_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a page is made for longer than requests may take, idle connections are closed and other
+    requests are read, which are answered after it. A client that left is no error."""
+    monkeypatch.setattr(http, "REQUEST_S", 1.0)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        start("200 OK", [("Content-Type", "text/plain")])
+        return [b"the page"]
+
+    asked = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+    with (
+        http.serving(page, "127.0.0.1", 0, http.Access()) as port,
+        contextlib.ExitStack() as stack,
+    ):
+        idle = [stack.enter_context(connected(port)) for _ in range(300)]
+        stack.callback(may_end.set)
+        first = stack.enter_context(connected(port))
+        first.sendall(asked)
+        with connected(port) as gone:
+            gone.sendall(asked)
+        assert begun.wait(PATIENCE_S)
+        second = stack.enter_context(connected(port))
+        second.sendall(asked)
+        assert all(one.recv(10) == b"" for one in idle)
+        may_end.set()
+        for one in (first, second):
+            answer = b""
+            while part := one.recv(1 << 16):
+                answer += part
+            assert answer.endswith(b"the page")
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize(

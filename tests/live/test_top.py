@@ -22,6 +22,7 @@ import click
 import pytest
 
 from tests.api.support import PATIENCE_S, ROOT, running
+from tests.environment import clean_environment
 from tests.live.support import exchanging, weft
 from tests.stopping import stopped
 from tests.waiting import until
@@ -175,8 +176,13 @@ def test_top__without_a_terminal_prints_snapshots(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.count("COMMAND") == 2
         short = weft("top", "--interval", "0.3", "--rows", "3", "-p", "-c", "-e", where=tmp_path)
-        assert len(short.stdout.splitlines()) == 4
-        assert "more lines: --rows" in short.stdout
+        assert len(short.stdout.splitlines()) == 7  # a heading, 2 processes, an empty line, ...
+        assert "more rows: --rows" in short.stdout
+        one = weft("top", "--interval", "0.3", "--rows", "1", where=tmp_path)
+        heading, process, rest = one.stdout.splitlines()
+        assert heading.split()[0] == "PID"
+        assert int(process.split()[0]) in (echo.pid, partner.pid)
+        assert rest.endswith("more rows: --rows, or give a PID")
         assert done.stdout.count("usable") == 16
         assert "\x1b" not in done.stdout
         done = weft("top", str(partner.pid), "--interval", "0.3", "--json", "-", where=tmp_path)
@@ -232,7 +238,7 @@ def test_top__says_what_it_cannot_do(tmp_path: Path) -> None:
 def test_top__names_the_ranks_of_examples(
     tmp_path: Path, words: list[str], rank: dict[str, str], wanted: list[str]
 ) -> None:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     settings = {"WEFT_TELEMETRY": str(tmp_path), "WEFT_INTERFACES": "lo", "WEFT_PATHS": "4"}
     process = subprocess.Popen(
         [sys.executable, "-m", f"transport.examples.{words[0]}", *words[1:]],

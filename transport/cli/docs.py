@@ -17,6 +17,7 @@ from transport.ground.text import nearest, printable
 
 SHIPPED, CHECKOUT = native.PACKAGE / "docs", native.PACKAGE.parent / "docs"
 HEADING = re.compile(r"(#+) (.*)")
+BOLD = re.compile(r"\*\*([^*]+)\*\*")  # opens a part of a section
 FENCE = "```"  # opens and closes a block of code, whose lines are no headings
 HIT_MAX = 100  # characters that a search shows of a line
 
@@ -77,7 +78,12 @@ def completion_of(section: Section) -> CompletionItem:
 
 
 @click.command("docs")
-@click.option("--find", is_flag=True, help="List the sections that have all these words.")
+@click.option(
+    "--find",
+    is_flag=True,
+    help="List the sections that have all these words or phrases; case counts in words with "
+    "capitals after the first letter, such as RoCE.",
+)
 @click.argument("words", metavar="[PAGE [SECTION]]", nargs=-1, shell_complete=_completions)
 def command(find: bool, words: tuple[str, ...]) -> None:
     """Print a page of the documentation, or one section of it; without PAGE list the pages.
@@ -114,11 +120,16 @@ def page_named(word: str, known: Sequence[str]) -> str:
 
 
 def section_named(word: str, parts: Sequence[Section], page: str) -> str:
-    """The text of the section whose title is or contains the word, with the sections below it."""
+    """The text of the section whose title is or contains the word, with the sections below it.
+
+    If there is none, that of the paragraphs that open with the word in bold.
+    """
     wanted = plain(word)
     titles = [plain(one.title) for one in parts]
     found = [at for at, title in enumerate(titles) if title == wanted]
     found = found[:1] or [at for at, title in enumerate(titles) if wanted in title]
+    if not found and (text := opened_by(wanted, parts)):
+        return text
     if len(found) != 1:
         known = [parts[at].title for at in found or range(1, len(parts))]
         begins = f"several sections of {page} have" if found else f"{page} has no section"
@@ -127,6 +138,21 @@ def section_named(word: str, parts: Sequence[Section], page: str) -> str:
     first, level = found[0], parts[found[0]].level
     end = next((i for i in range(first + 1, len(parts)) if parts[i].level <= level), len(parts))
     return "".join(one.text for one in parts[first:end])
+
+
+def opened_by(wanted: str, parts: Sequence[Section]) -> str:
+    """The parts of sections that open with these words in bold, up to the next bold opening."""
+    found: list[str] = []
+    for section in parts:
+        is_open = False
+        for line in section.text.splitlines(keepends=True):
+            if (bold := BOLD.match(line)) is not None:
+                is_open = plain(bold[1]) == wanted
+                if is_open:
+                    found.append(f"{'#' * section.level} {section.title}\n\n")
+            if is_open:
+                found.append(line)
+    return "".join(found)
 
 
 def plain(title: str) -> str:
@@ -140,26 +166,39 @@ def _second_line(section: Section) -> str:
 
 
 def _search(known: dict[str, Path], words: Sequence[str]) -> None:
-    """Prints page, section and a line of each section with all words or phrases, in any case."""
-    wanted = [" ".join(word.lower().split()) for word in words]
+    """Prints page, section and a line of each section with all words or phrases.
+
+    Whole words and their plurals count or, if no section has them, words that begin so.
+    """
+    wanted = [" ".join(word.split()) for word in words]
     if not any(wanted):
         raise click.UsageError("--find needs words: weft docs --find firewall")
-    rows = []
-    for name, file in known.items():
-        for one in sections(file.read_text("utf-8")):
-            text = " ".join([name, *one.text.lower().split()])
-            if all(word in text for word in wanted):
-                rows.append((name, one.title, _hit(one, wanted)))
+    rows: list[tuple[str, str, str]] = []
+    for end in (r"s?(?!\w)", ""):
+        patterns = [_pattern(word, end) for word in wanted]
+        for name, file in known.items() if not rows else ():
+            for one in sections(file.read_text("utf-8")):
+                text = " ".join([name, *one.text.split()])
+                if all(pattern.search(text) for pattern in patterns):
+                    rows.append((name, one.title, _hit(one, patterns)))
     if not rows:
         raise click.ClickException(f"no section has {printable(' '.join(words))}")
     print_table(["page", "section", "line"], rows)
 
 
-def _hit(section: Section, words: Sequence[str]) -> str:
+def _pattern(words: str, end: str) -> re.Pattern[str]:
+    """Matches words from the begin of a word to an `end`, in any case but for names as RoCE."""
+    has_case = any(letter.isupper() for word in words.split() for letter in word[1:])
+    begin = r"(?<!\w)" if words[:1].isalnum() else ""
+    end = end if words[-1:].isalnum() else ""
+    return re.compile(begin + re.escape(words) + end, 0 if has_case else re.I)
+
+
+def _hit(section: Section, words: Sequence[re.Pattern[str]]) -> str:
     """The line of a section with most of the words, cut to what surrounds the first of them."""
     lines = section.text.splitlines()
-    best = max(lines, key=lambda line: sum(word in line.lower() for word in words))
-    places = [best.lower().find(word) for word in words if word in best.lower()]
+    best = max(lines, key=lambda line: sum(word.search(line) is not None for word in words))
+    places = [hit.start() for word in words if (hit := word.search(best))]
     begin = max(0, min(places, default=0) - HIT_MAX // 3)
     cut = best[begin : begin + HIT_MAX]
     return ("…" if begin else "") + cut + ("…" if begin + HIT_MAX < len(best) else "")

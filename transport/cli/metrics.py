@@ -122,5 +122,8 @@ def _serve(exporter: Exporter, host: str, port: int, who: Access) -> int:
         ended = serve(exporter, host, port, who, serving)
     except OSError as error:
         why = error.strerror or str(error)
-        raise click.ClickException(f"cannot listen at {shown}:{port}: {why}") from None
+        raise click.ClickException(
+            f"cannot listen at {shown}:{port}: {why}: give another address or port with --listen "
+            "(port 0: any free one)"
+        ) from None
     return INTERRUPTED if ended == signal.SIGINT else 0

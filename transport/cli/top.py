@@ -56,7 +56,7 @@ PLAIN_WIDTH = 10_000  # characters of a line where output is no terminal: nothin
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Print at most N lines of a snapshot.",
+    help="Print at most N rows of a snapshot, of all tables; headings do not count.",
 )
 @click.option("--engines", "-e", is_flag=True, help="Show engines too.")
 @click.option("--connections", "-c", is_flag=True, help="Show connections too.")
@@ -139,7 +139,7 @@ def _snapshots(
 ) -> None:
     """Prints the rates of several intervals, or writes all of them as JSON.
 
-    limits: the time between two readings, how many, and how many lines of each are printed.
+    limits: the time between two readings, how many, and how many rows of each are printed.
     """
     interval_s, count, rows_max = limits
     document = []
@@ -152,13 +152,22 @@ def _snapshots(
             document.append(_plain(found, seconds))
         else:
             lines = content(found, view, width, marked=False) or [NOTHING]
-            if len(lines) > rows_max:
-                rest = f"... {len(lines) - rows_max} more lines: --rows, or give a PID"
-                lines = [*lines[:rows_max], rest]
-            click.echo("\n".join([*([""] if index else []), *lines]))
+            click.echo("\n".join([*([""] if index else []), *_first_rows(lines, rows_max)]))
         before = now
     if json_path is not None:
         write_json(document, json_path)
+
+
+def _first_rows(lines: list[str], rows_max: int) -> list[str]:
+    """The first rows of tables, with their headings, and how many rows more there are.
+
+    An empty line is between tables, and the first line of each is its heading.
+    """
+    rows = [at for at, line in enumerate(lines) if line and at and lines[at - 1]]
+    more = len(rows) - rows_max
+    if more <= 0:
+        return lines
+    return [*lines[: rows[rows_max - 1] + 1], f"... {more} more rows: --rows, or give a PID"]
 
 
 def _plain(processes: tuple[ProcessRates, ...], interval_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Serves metrics and pages over HTTP or HTTPS, from one thread and bounded memory.
+"""Serves metrics and pages over HTTP or HTTPS, from two threads and bounded memory.
 
 The server is Tornado's: its loop waits for all connections at once, so idle ones take no thread,
 and it has TLS, and bounds on headers and bodies. This module adds a bound on the number and the
@@ -18,6 +18,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,8 +178,9 @@ def serving(
 ) -> Iterator[int]:
     """Serves a WSGI application in a thread; yields the port. OSError if it cannot listen.
 
-    who: gives TLS; the application itself checks tokens. connection_s: how long a
-    connection may last; None: CONNECTION_S.
+    Another thread calls the application, for one request at a time. who: gives TLS; the
+    application itself checks tokens. connection_s: how long a connection may last; None:
+    CONNECTION_S.
     """
     from tornado.netutil import bind_sockets
 
@@ -229,6 +231,8 @@ async def _serve(
     from tornado.wsgi import WSGIContainer
 
     opened = Connections(connection_s)
+    # A page may take minutes. Its own thread leaves the loop free to read other requests in time.
+    answering = ThreadPoolExecutor(1, "answer")
 
     class Container(WSGIContainer):
         def __call__(self, request: HTTPServerRequest) -> None:
@@ -241,7 +245,7 @@ async def _serve(
             super().handle_stream(stream, address)
 
     server = Server(
-        Container(application),
+        Container(application, answering),
         no_keep_alive=True,
         ssl_options=who.tls,
         max_header_size=HEADER_BYTES_MAX,
@@ -254,6 +258,7 @@ async def _serve(
     await stop.wait()
     server.stop()
     opened.close()
+    answering.shutdown(cancel_futures=True)
 
 
 class Connections:
