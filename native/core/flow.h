@@ -52,8 +52,19 @@ struct Flow {
     tx.refresh_gauges();
     return telemetry::values(*config.counters);
   }
+  void prefetch() const noexcept {
+    core::prefetch(peer, peer + 1);
+    tx.prefetch();
+    rx.prefetch();
+  }
+  void prefetch_records() const noexcept {
+    peer->paths().prefetch();
+    tx.prefetch_records();
+    rx.prefetch_records();
+  }
   void prefetch(u8 path) const noexcept {
-    if (path < peer->paths().count()) __builtin_prefetch(&peer->paths().path(path));
+    if (path >= peer->paths().count()) return;
+    peer->paths().prefetch(path);
     tx.prefetch(path);
     rx.prefetch(path);
   }

@@ -2,7 +2,8 @@
 // once, so the caller keeps a flag that tells whether an index is queued.
 #pragma once
 
-#include <vector>
+#include <memory>
+#include <utility>
 
 #include "native/core/types.h"
 
@@ -10,36 +11,46 @@ namespace weft::core {
 
 class FlowQueue {
  public:
+  FlowQueue() = default;
+  FlowQueue(const FlowQueue&) = delete;
+  FlowQueue& operator=(const FlowQueue&) = delete;
+
   // Allocates room for `count` indices; called when a flow or peer is opened, never for a segment.
   void reserve(std::size_t count) {
-    std::size_t capacity = ring_.empty() ? 16 : ring_.size();
+    std::size_t capacity = mask_ + 1u;
     while (capacity < count + 1) capacity *= 2;
-    if (capacity == ring_.size()) return;
-    std::vector<u32> larger(capacity);
-    const std::size_t held = size();
-    for (std::size_t i = 0; i < held; ++i) larger[i] = ring_[(head_ + i) & (ring_.size() - 1)];
-    ring_.swap(larger);
+    if (capacity == mask_ + 1u) return;
+    auto larger = std::make_unique<u32[]>(capacity);
+    const u32 held = static_cast<u32>(size());
+    for (u32 i = 0; i < held; ++i) larger[i] = at(head_ + i);
+    many_ = std::move(larger);
+    mask_ = static_cast<u32>(capacity - 1);
     head_ = 0;
     tail_ = held;
   }
   bool empty() const noexcept { return head_ == tail_; }
   std::size_t size() const noexcept { return tail_ - head_; }
-  u32 front() const noexcept { return ring_[head_ & (ring_.size() - 1)]; }
-  u32 pop() noexcept { return ring_[head_++ & (ring_.size() - 1)]; }
-  void push(u32 index) noexcept { ring_[tail_++ & (ring_.size() - 1)] = index; }
+  u32 front() const noexcept { return at(head_); }
+  u32 pop() noexcept { return at(head_++); }
+  void push(u32 index) noexcept { (many_ == nullptr ? few_ : many_.get())[tail_++ & mask_] = index; }
   // Removes the index of a flow or peer that is released, because the index may be reused.
   void remove(u32 index) noexcept {
-    const std::size_t end = tail_;
+    const u32 end = tail_;
     tail_ = head_;
-    for (std::size_t i = head_; i != end; ++i) {
-      const u32 each = ring_[i & (ring_.size() - 1)];
+    for (u32 i = head_; i != end; ++i) {
+      const u32 each = at(i);
       if (each != index) push(each);
     }
   }
 
  private:
-  std::vector<u32> ring_;
-  std::size_t head_ = 0, tail_ = 0;
+  u32 at(u32 place) const noexcept { return (many_ == nullptr ? few_ : many_.get())[place & mask_]; }
+
+  // The ring is `few_`, which costs no memory of its own, until more room is reserved.
+  std::unique_ptr<u32[]> many_;
+  u32 few_[4] = {};
+  u32 mask_ = 3;
+  u32 head_ = 0, tail_ = 0;
 };
 
 }  // namespace weft::core

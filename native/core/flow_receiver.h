@@ -79,6 +79,11 @@ class FlowReceiver {
   void on_emptied() noexcept { queue_.on_emptied(); }
   bool room_due() const noexcept { return queue_.room_due(); }
 
+  void prefetch() const noexcept {
+    window_.prefetch();
+    queue_.prefetch();
+  }
+  void prefetch_records() const noexcept { queue_.prefetch_ticket(); }
   void prefetch(u8 path) const noexcept { acks_.prefetch(path); }
   u64 cumulative_seq() const noexcept { return window_.cumulative_seq(); }
   u64 posted() const noexcept { return queue_.posted(); }

@@ -124,6 +124,8 @@ FlowSender::Blocked FlowSender::start_burst(i64 now_ns, i64 budget_bytes, bool r
   if (resend) request.avoid_path = ledger_.at(ledger_.first_lost()).path;
   const Pick pick = paths_->pick(now_ns, request);
   if (pick.path < 0) return Blocked::paths;
+  prefetch(static_cast<u8>(pick.path));
+  paths_->prefetch(static_cast<u8>(pick.path));
   i64 limit = std::min({pick.burst_bytes, budget_bytes, window_.pacer().burst_bytes_max(), credit_.burst_bytes_max()});
   limit = std::min(limit, window_.window_bytes() - ledger_.inflight_bytes());
   *limit_bytes = std::max(limit, request.segment_bytes);

@@ -62,8 +62,18 @@ class FlowSender {
   // Writes a credit request for the receiver. False: none is due.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
+  // Prefetches what the flow's members point to; prefetch_records(), called later, follows the pointers there.
+  void prefetch_records() const noexcept { ledger_.prefetch_segments(); }
+  void prefetch() const noexcept {
+    queue_.prefetch();
+    ledger_.prefetch();
+    window_.prefetch();
+    loss_.prefetch();
+  }
   void prefetch(u8 path) const noexcept {
-    if (per_path_ != nullptr) __builtin_prefetch(&per_path_[path]);
+    if (per_path_ == nullptr) return;
+    __builtin_prefetch(&per_path_[path]);
+    loss_.prefetch(path);
   }
   // Time of the last progress. stuck_since_ns() is kNever unless the flow waits for the network: waits for the caller
   // or for room at the receiver do not count.

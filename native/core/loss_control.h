@@ -61,6 +61,8 @@ class LossControl {
   }
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }
+  void prefetch() const noexcept { policy_.prefetch_flow(); }
+  void prefetch(u8 path) const noexcept { policy_.prefetch_shared(path); }
   // on_ack() and on_timer() set path->next_check_ns (kNever if nothing is in flight on the path).
   LossCutoff on_ack(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_ack, 0, facts, path);

@@ -43,6 +43,8 @@ class PathControl {
     head->inflight_bytes = state.inflight_bytes;
     head->rtt_ns = state.rtt.smoothed_ns();
   }
+  void prefetch(u8 path) const noexcept { policy_.prefetch_shared(path); }
+  void prefetch() const noexcept { policy_.prefetch_flow(); }
   // Switches to another policy. False when out of memory: the old policy stays.
   bool replace(const PathFacts& facts, PolicyChoice choice) noexcept;
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }

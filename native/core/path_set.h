@@ -146,6 +146,14 @@ class PathSet {
     static constexpr PathTrouble kNone;
     return troubles_ != nullptr ? troubles_[index] : kNone;
   }
+  // Prefetches what feedback on the path accesses. prefetch() prefetches what a choice of a path accesses.
+  void prefetch(u8 path) const noexcept {
+    if (paths_ == nullptr) return;
+    __builtin_prefetch(&paths_[path]);
+    core::prefetch(&counters_[path], &counters_[path] + 1);
+    policy_.prefetch(path);
+  }
+  void prefetch() const noexcept { policy_.prefetch(); }
   u16 count() const noexcept { return count_; }
   bool any_usable() const noexcept { return usable_count_ != 0; }
   bool has_room(i64 bytes) const noexcept;

@@ -43,6 +43,14 @@ class PolicySlot {
     return true;
   }
 
+  void prefetch_flow() const noexcept {
+    if (flow_ != nullptr) core::prefetch(flow_, static_cast<const std::byte*>(flow_) + descriptor_->flow_bytes);
+  }
+  void prefetch_shared(std::size_t index) const noexcept {
+    if (!open_) return;
+    const auto* const record = static_cast<const std::byte*>(shared_) + index * descriptor_->shared_bytes;
+    core::prefetch(record, record + descriptor_->shared_bytes);
+  }
   void* shared(std::size_t index) noexcept {
     return static_cast<std::byte*>(shared_) + index * descriptor_->shared_bytes;
   }

@@ -71,6 +71,13 @@ class ReceiveQueue {
       what(slot.message, slot.message_bytes == ~u64{0} ? slot.capacity_bytes : slot.message_bytes);
     }
   }
+  // Prefetch the slot of the message that probably arrives next, and then what it points to.
+  void prefetch() const noexcept {
+    if (ring_ != nullptr) core::prefetch(&ring_[finished_ & mask_], &ring_[finished_ & mask_] + 1);
+  }
+  void prefetch_ticket() const noexcept {
+    if (ring_ != nullptr) __builtin_prefetch(ring_[finished_ & mask_].ticket);
+  }
   // Number of complete eager messages without a posted receive.
   u64 held() const noexcept;
 

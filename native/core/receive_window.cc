@@ -7,6 +7,12 @@
 
 namespace weft::core {
 
+ReceiveWindow::~ReceiveWindow() {
+  if (words_ == nullptr) return;
+  std::memset(words_, 0, kBitmapBytes);
+  bitmaps_->give(words_);
+}
+
 ReceiveWindow::Arrival ReceiveWindow::classify(u64 seq) const noexcept {
   if (seq < cumulative_) return Arrival::duplicate;
   if (seq - cumulative_ >= kWindowSegments) return Arrival::beyond;
@@ -23,7 +29,6 @@ ReceiveWindow::Arrival ReceiveWindow::on_arrival(u64 seq) noexcept {
   if (words_ == nullptr) {
     words_ = static_cast<u64*>(bitmaps_->take());
     if (words_ == nullptr) return Arrival::beyond;
-    std::memset(words_, 0, kBitmapBytes);
   }
   words_[(seq % kWindowSegments) / 64] |= u64{1} << (seq % 64);
   if (seq >= end_) end_ = seq + 1;

@@ -12,10 +12,11 @@ class ReceiveWindow {
   static constexpr std::size_t kBitmapBytes = kWindowSegments / 8;
   enum class Arrival : u8 { fresh, duplicate, beyond };
 
+  // `bitmaps`: a pool of blocks of kBitmapBytes, zero at first. Windows give them back zeroed, too.
   explicit ReceiveWindow(SlabPool* bitmaps) noexcept : bitmaps_(bitmaps) {}
   ReceiveWindow(const ReceiveWindow&) = delete;
   ReceiveWindow& operator=(const ReceiveWindow&) = delete;
-  ~ReceiveWindow() { bitmaps_->give(words_); }
+  ~ReceiveWindow();
 
   // Returns what on_arrival() would return for `seq`, but changes nothing.
   Arrival classify(u64 seq) const noexcept;
@@ -23,6 +24,9 @@ class ReceiveWindow {
   // for a bitmap.
   Arrival on_arrival(u64 seq) noexcept;
 
+  void prefetch() const noexcept {
+    if (words_ != nullptr) __builtin_prefetch(&words_[(end_ % kWindowSegments) / 64]);
+  }
   u64 cumulative_seq() const noexcept { return cumulative_; }
   u64 highest_end() const noexcept { return end_; }  // 1 + the highest received number
   bool has_gap() const noexcept { return end_ != cumulative_; }

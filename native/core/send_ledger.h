@@ -53,6 +53,20 @@ class SendLedger {
   // Records a new segment in flight and returns its sequence number. reserve() must have succeeded before.
   u64 append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot, u64 offset_bytes, u16 payload_bytes) noexcept;
 
+  void prefetch() const noexcept {
+    if (directory_ == nullptr) return;
+    const auto place = (cumulative_ / kSlabSegments) & directory_mask_;
+    __builtin_prefetch(static_cast<const void*>(&directory_[place]));
+  }
+  // Prefetches the oldest segments that are not acknowledged, and the records of the next ones. Two fit a cache line.
+  void prefetch_segments() const noexcept {
+    constexpr u64 kOldest = 48, kNext = 8;
+    if (directory_ == nullptr) return;
+    for (u64 seq = cumulative_; seq < next_ + kNext && seq < cumulative_ + kOldest + kNext; seq += 2) {
+      const Slab* const slab = directory_[(seq / kSlabSegments) & directory_mask_];
+      if (slab != nullptr) __builtin_prefetch(&slab->segments[seq % kSlabSegments], 1, 2);
+    }
+  }
   SentSegment& at(u64 seq) noexcept { return slab_of(seq)->segments[seq % kSlabSegments]; }
   u64 seq_of(u32 low) const noexcept { return expand32(cumulative_ + kWindowSegments / 2, low); }
 

@@ -51,6 +51,9 @@ class SendQueue {
   u64 unsent_bytes() const noexcept { return unsent_bytes_; }
   u64 posted_bytes() const noexcept { return posted_bytes_; }
 
+  void prefetch() const noexcept {
+    if (ring_ != nullptr) core::prefetch(&ring_[head_ & mask_], &ring_[head_ & mask_] + 1);
+  }
   // The message whose bytes are sent next. has_unsent() must be true.
   SendMessage& next() noexcept { return ring_[cursor_ & mask_]; }
   u16 next_slot() const noexcept { return static_cast<u16>(cursor_); }

@@ -30,7 +30,7 @@ struct Shared {
         random(stack_config.seed),
         send_slabs(sizeof(SendLedger::Slab), 32 * 1024),
         bitmaps(ReceiveWindow::kBitmapBytes, 4096),
-        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, stack_config.eager_blocks),
+        eager_blocks(stack_config.eager_bytes == 0 ? 1 : stack_config.eager_bytes, stack_config.eager_blocks, false),
         counters(stack_config.counters == nullptr ? &own_counters : stack_config.counters) {}
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;

@@ -10,14 +10,16 @@ namespace weft::core {
 
 class SlabPool {
  public:
-  SlabPool(std::size_t block_bytes, std::size_t blocks_max) : block_bytes_(block_bytes), blocks_max_(blocks_max) {}
+  // `zeroed`: new blocks are zero.
+  SlabPool(std::size_t block_bytes, std::size_t blocks_max, bool zeroed = true)
+      : block_bytes_(block_bytes), blocks_max_(blocks_max), zeroed_(zeroed) {}
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
   ~SlabPool() {
     for (void* block : free_) std::free(block);
   }
 
-  // Returns a block with undefined contents; null at the limit or when out of memory.
+  // Returns a block: a new one, or one as it was given back. Null at the limit or when out of memory.
   void* take() noexcept {
     if (!free_.empty()) {
       void* block = free_.back();
@@ -25,12 +27,12 @@ class SlabPool {
       return block;
     }
     if (blocks_ == blocks_max_) return nullptr;
-    void* block = std::malloc(block_bytes_);
+    void* block = zeroed_ ? std::calloc(1, block_bytes_) : std::malloc(block_bytes_);
     if (block == nullptr) return nullptr;
     // Reserves the list entry for the returned block now, so that give() never allocates.
     if (free_.capacity() <= blocks_) {
       try {
-        free_.reserve(2 * blocks_ + 16);
+        free_.reserve(2 * blocks_ + 4);
       } catch (...) {
         std::free(block);
         return nullptr;
@@ -52,6 +54,7 @@ class SlabPool {
  private:
   std::size_t block_bytes_;
   std::size_t blocks_max_;
+  bool zeroed_;
   std::size_t blocks_ = 0;
   std::vector<void*> free_;
 };

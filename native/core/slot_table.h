@@ -20,7 +20,7 @@ class SlotTable {
     if (free_.empty()) {
       const std::size_t count = objects_.size();
       if (count >= kIndexMax) return Status::out_of_memory;
-      if (free_.capacity() <= count) free_.reserve(2 * count + 16);  // so that release() never allocates
+      if (free_.capacity() <= count) free_.reserve(2 * count + 4);  // so that release() never allocates
       if (reserved_.capacity() <= count) reserved_.reserve(2 * count + 16);
       objects_.emplace_back();
       reserved_.push_back(0);
@@ -45,6 +45,7 @@ class SlotTable {
 
   T* get(u32 index) const noexcept { return index < objects_.size() ? objects_[index].get() : nullptr; }
   T& operator[](u32 index) const noexcept { return *objects_[index]; }
+  void prefetch() const noexcept { __builtin_prefetch(objects_.data()); }
   u32 size() const noexcept { return static_cast<u32>(objects_.size()); }  // all indices are smaller
 
  private:

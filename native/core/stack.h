@@ -64,17 +64,36 @@ class Stack final : private StackPolicies::Owner {
   }
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
-  // Prefetches the stack and its first flows into the cache, for callers that run many stacks in turn.
+  // For callers that run many stacks in turn, to be called in this order, with other work in between: prefetch()
+  // fetches the stack, prefetch_lists() what its members point to, prefetch_flows() its flows if there are few,
+  // prefetch_peers() their peers and queues, prefetch_records() what those point to, prefetch_flow_of() the flow of a
+  // datagram if there are many, and prefetch_for() what the datagram will access.
   void prefetch() const noexcept {
-    for (std::size_t at = 0; at < sizeof(Stack); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
-    for (u32 i = 0; i < flows_.size() && i < 2; ++i) {
-      const char* flow = reinterpret_cast<const char*>(flows_.get(i));
-      for (std::size_t at = 0; at < sizeof(Flow); at += 64) __builtin_prefetch(flow + at);
-    }
+    core::prefetch(&shared_, &shared_.own_counters);
+    core::prefetch(&shared_.trace, &shared_.failures);
+    core::prefetch(&peers_, this + 1);
   }
-  // Prefetches what a datagram for this flow and path will access. The flow itself should be in the cache already.
-  void prefetch(u32 index, u8 path) const noexcept {
-    if (const Flow* flow = flows_.get(index)) flow->prefetch(path);
+  void prefetch_lists() const noexcept {
+    flows_.prefetch();
+    timers_.prefetch();
+  }
+  void prefetch_flows() const noexcept {
+    each_of_few([](const Flow& flow) { core::prefetch(&flow, &flow + 1); });
+  }
+  void prefetch_peers() const noexcept {
+    each_of_few([](const Flow& flow) { flow.prefetch(); });
+  }
+  void prefetch_records() const noexcept {
+    each_of_few([](const Flow& flow) { flow.prefetch_records(); });
+  }
+  void prefetch_flow_of(const u8* header) const noexcept {
+    if (flows_.size() <= kFew) return;
+    if (const Flow* flow = flows_.get(wire::claimed_flow(header))) core::prefetch(flow, flow + 1);
+  }
+  void prefetch_for(const u8* header, std::size_t bytes) const noexcept {
+    const Flow* const flow = flows_.get(wire::claimed_flow(header));
+    if (flow == nullptr) return;
+    wire::each_claimed_path(header, bytes, [flow](u8 path) { flow->prefetch(path); });
   }
   bool has_control() const noexcept { return !control_.empty() || !peer_control_.empty(); }
   bool has_events() const noexcept { return !shared_.events.empty(); }
@@ -95,8 +114,16 @@ class Stack final : private StackPolicies::Owner {
   std::size_t storage_bytes() const noexcept;
 
  private:
+  static constexpr u32 kFew = 3;               // so many flows are prefetched before it is known which are needed
   static constexpr i64 kIdleNs = 100'000'000;  // a flow that is idle for this long frees its per-path state
 
+  template <class Use>
+  void each_of_few(Use use) const noexcept {
+    if (flows_.size() > kFew) return;
+    for (u32 i = 0; i < flows_.size(); ++i) {
+      if (const Flow* flow = flows_.get(i)) use(*flow);
+    }
+  }
   // The functions from here to refresh() are in stack.cc.
   void abandon(u32 index, Flow& flow, Status reason) noexcept;
   void report_failed_receives(u32 index, Flow& flow, Status reason) noexcept;

@@ -54,6 +54,7 @@ constexpr u32 part_count(u64 message, u64 message_bytes, u32 flows) noexcept {
 
 // The bytes of the message that the flow carries; empty if it has no stripe or the message is empty.
 constexpr Range stripe_of(u64 message, u64 message_bytes, u32 flow, u32 flows) noexcept {
+  if (flows == 1) return {0, message_bytes};  // saves the divisions, which every segment would need
   const u64 parts = stripe_count(message_bytes, flows);
   const u64 turn = turn_of(message, message_bytes, flow, flows);
   if (turn >= parts) return {0, 0};

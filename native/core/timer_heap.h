@@ -42,6 +42,10 @@ class TimerHeap {
     sink(rise(place));
   }
   i64 next_ns() const noexcept { return entries_.empty() ? kNever : entries_.front().at_ns; }
+  void prefetch() const noexcept {
+    __builtin_prefetch(entries_.data());
+    __builtin_prefetch(places_[0].data());
+  }
   // Removes the earliest entry if it is due; otherwise returns false.
   bool pop_due(i64 now_ns, Entry* out) noexcept {
     if (entries_.empty() || entries_.front().at_ns > now_ns) return false;

@@ -41,6 +41,7 @@ class WindowControl {
   void on_loss(const WindowFacts& facts) noexcept { ask(policy::hook::window_loss, 1, facts); }
   void on_timeout(const WindowFacts& facts) noexcept { ask(policy::hook::window_timeout, 2, facts); }
 
+  void prefetch() const noexcept { policy_.prefetch_flow(); }
   i64 window_bytes() const noexcept { return window_bytes_; }
   Pacer& pacer() noexcept { return pacer_; }
   const Pacer& pacer() const noexcept { return pacer_; }

@@ -226,6 +226,19 @@ inline std::uint32_t claimed_body_bytes(const std::uint8_t* header, std::size_t 
   return bytes >= kCommonBytes ? static_cast<std::uint32_t>(header[22] | header[23] << 8) : 0;
 }
 
+// The flow and paths that a packet claims to be about, for prefetching: nothing is checked yet. An acknowledgment is
+// about each path that it reports on.
+inline std::uint32_t claimed_flow(const std::uint8_t* header) noexcept {
+  return std::uint32_t{header[16]} | std::uint32_t{header[17]} << 8 | std::uint32_t{header[18]} << 16 |
+         std::uint32_t{header[19]} << 24;
+}
+template <class Use>
+void each_claimed_path(const std::uint8_t* header, std::size_t bytes, Use use) noexcept {
+  use(header[20]);
+  if (header[3] != static_cast<std::uint8_t>(Type::ack)) return;
+  for (std::size_t at = kAckFixedBytes; at + kAckReportBytes <= bytes; at += kAckReportBytes) use(header[at + 20]);
+}
+
 // Decodes a packet. It checks length, magic, version, type and CRC before it uses any other field. `payload_bytes`:
 // number of bytes after the header of a data packet or padded probe.
 Verdict decode(const std::uint8_t* header, std::size_t header_bytes, std::size_t payload_bytes, Packet* out) noexcept;

@@ -3,6 +3,7 @@
 // seed, determines the run.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <new>
@@ -60,6 +61,19 @@ class Fabric {
 
  private:
   class Crew;
+  struct Standing {
+    std::array<i64, FabricCalendar::kColors> next{core::kNever, core::kNever};
+    i64 hops = 0, through = 0;
+    bool lasts = false, failed = false, starved = false;
+  };
+  // A step of the simulation: nodes of some colors, a bit set, handle their events up to the end of window `end` - 1.
+  struct Round {
+    u32 colors;
+    i64 end;
+  };
+  void tell(FabricShard* shard, Crew* crew) const;
+  Standing standing(const Crew& crew) const;
+  Round choose(const Standing& now, i64 front, std::size_t ahead, bool go_on) const;
   void make_hosts();
   void make_connections();
   void record_decisions();

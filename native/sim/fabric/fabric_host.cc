@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "native/policy/loader.h"
-#include "native/sim/fabric/fabric_checks.h"
+#include "native/sim/fabric/fabric_shard.h"
 
 namespace weft::sim {
 namespace {
@@ -50,7 +50,8 @@ void FabricHost::add_flow(u32 at, u32 connection) {
   connections_[at] = connection;
 }
 
-void FabricHost::begin() noexcept {
+void FabricHost::begin(std::span<FabricPort> ports) noexcept {
+  ports_ = ports;
   if (stack_.poll_timeout() != core::kNever || stack_.wants_to_send()) self_ps_ = 0;
 }
 
@@ -62,20 +63,14 @@ void FabricHost::schedule(u32 transfer, i64 at_ps) {
   self_ps_ = std::min(self_ps_, at_ps);
 }
 
-void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
-  for (std::size_t i = 0; i < count; ++i) {
-    if (dues[i].packet == nullptr || dues[i].port >= FabricDue::kPause) continue;
-    const u8* header = dues[i].packet->header();
-    u32 flow = 0;
-    std::memcpy(&flow, header + 16, sizeof flow);
-    stack_.prefetch(flow, dues[i].packet->path);
-  }
+void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 wake_ps, i64 end_ps) {
   std::size_t next = 0;
   // The loop is bounded, so that a host that stays busy at one instant for ever is reported instead of hanging the run.
   for (i64 turns = 0;; ++turns) {
     const i64 due_ps = next < count ? dues[next].at_ps : core::kNever;
-    const i64 now_ps = std::min(due_ps, self_ps_);
+    const i64 now_ps = std::min({due_ps, self_ps_, wake_ps});
     if (now_ps >= end_ps) break;
+    if (now_ps == wake_ps) wake_ps = core::kNever;
     if (turns == 10'000'000) {
       if (shared->failure.empty())
         shared->failure = "P-2: host" + std::to_string(index_) + " stays busy at one instant without end";
@@ -83,17 +78,20 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
       break;
     }
     for (; next < count && dues[next].at_ps == now_ps; ++next) {
-      if (!handle_special(shared, dues[next])) deliver(shared, dues[next].packet, now_ps);
+      if (dues[next].is_packet()) {
+        deliver(shared, dues[next].packet, now_ps);
+      } else {
+        handle_special(shared, dues[next]);
+      }
     }
     pump(shared, now_ps);
     if (trace_ != nullptr) trace_->look_at_paths(now_ps / 1000);
   }
-  FabricNet& net = *shared->net;
-  for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
-    net.ports[port].advance(end_ps - 1, shared->sink);
+  for (FabricPort& port : ports_) {
+    port.advance(end_ps - 1, shared->sink);
     // Each packet still queued in a port must be sent in the time window in which the port becomes free for it, so the
     // host is woken for them even if its stack has nothing more to send.
-    if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
+    self_ps_ = std::min(self_ps_, port.next_ps());
   }
 }
 
@@ -117,17 +115,14 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
 // Whether to ask the stack for data now. A port must be free and, if there are several, no port may queue more than
 // burst_bytes_max, so that policies decide shortly before the data is sent. Control packets do not wait.
 bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
-  FabricNet& net = *shared->net;
-  const u32 first = net.first_port[index_];
-  if (net.first_port[index_ + 1u] - first == 1) {
-    FabricPort& only = net.ports[first];
+  if (ports_.size() == 1) {
+    FabricPort& only = ports_.front();
     if (only.busy(now_ps)) return false;
     only.advance(now_ps, shared->sink);
     return !only.waits() && !only.busy(now_ps);
   }
   bool some_free = false;
-  for (u32 index = net.first_port[index_]; index < net.first_port[index_ + 1u]; ++index) {
-    FabricPort& port = net.ports[index];
+  for (FabricPort& port : ports_) {
     port.advance(now_ps, shared->sink);
     if (port.queue_bytes(now_ps) > shared->plan->burst_bytes_max) return false;
     some_free = some_free || (!port.waits() && !port.busy(now_ps));
@@ -135,11 +130,10 @@ bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
   return some_free;
 }
 
-i64 FabricHost::idle_ps(FabricShared* shared, i64 now_ps) const noexcept {
-  FabricNet& net = *shared->net;
+i64 FabricHost::idle_ps(i64 now_ps) const noexcept {
   i64 earliest_ps = core::kNever;
-  for (u32 index = net.first_port[index_]; index < net.first_port[index_ + 1u]; ++index) {
-    const i64 idle_ps = net.ports[index].idle_ps();
+  for (const FabricPort& port : ports_) {
+    const i64 idle_ps = port.idle_ps();
     if (idle_ps > now_ps) earliest_ps = std::min(earliest_ps, idle_ps);
   }
   return earliest_ps;
@@ -174,7 +168,7 @@ void FabricHost::pump(FabricShared* shared, i64 now_ps) {
   const i64 timeout_ns = stack_.poll_timeout();
   if (timeout_ns != core::kNever)
     self_ps_ = std::min(self_ps_, std::max((timeout_ns - kBeginNs) * 1000, now_ps + 1000));
-  if (data_waits_ && stack_.wants_to_send()) self_ps_ = std::min(self_ps_, idle_ps(shared, now_ps));
+  if (data_waits_ && stack_.wants_to_send()) self_ps_ = std::min(self_ps_, idle_ps(now_ps));
 }
 
 void FabricHost::send_out(FabricShared* shared, i64 now_ps) {
@@ -302,6 +296,7 @@ void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
     if (shared->plan->transfers[transfer].is_local()) {
       on_local(shared, transfer, now_ps);
     } else {
+      ++shared->begun;
       post(shared, shared->work->connection_of[transfer], now_ps);
     }
   }

@@ -42,8 +42,8 @@ struct alignas(64) FabricPacket {
 };
 static_assert(sizeof(FabricPacket) == 128);
 
-// The packets of one shard. A packet for another shard is copied into that shard's pool, and the original is returned
-// to this pool.
+// The free packets and header blocks of one shard. Packets may be given to another pool than the one that they were
+// taken from, so the numbers in use are right only as sums over all pools.
 class FabricPacketPool {
  public:
   FabricPacketPool() = default;
@@ -54,28 +54,48 @@ class FabricPacketPool {
     if (free_ == nullptr) grow();
     FabricPacket* packet = free_;
     free_ = packet->next;
-    ++in_use_;
+    --free_count_;
     return packet;
   }
   void give(FabricPacket* packet) noexcept {
     if (packet->block != nullptr) give_block(packet);
     packet->next = free_;
     free_ = packet;
-    --in_use_;
+    ++free_count_;
   }
   void set_header(FabricPacket* packet, const u8* header, u16 bytes) {
     packet->header_bytes = bytes;
     packet->block = nullptr;
+    if (bytes == FabricPacket::kInlineBytes) {  // a data packet, and so the usual case
+      std::memcpy(packet->inline_header, header, FabricPacket::kInlineBytes);
+      return;
+    }
     if (bytes > FabricPacket::kInlineBytes) packet->block = take_block(bytes);
     std::memcpy(packet->block != nullptr ? packet->block : packet->inline_header, header, bytes);
   }
-  FabricPacket* copy_of(const FabricPacket& other) {
-    FabricPacket* packet = take();
-    *packet = other;
-    set_header(packet, other.header(), other.header_bytes);
-    return packet;
+  // Moves what this pool has more than it probably needs to `other`, if that is where its packets come from: up to
+  // `count` packets, and as many header blocks of each size.
+  void share(std::size_t count, FabricPacketPool* other) {
+    constexpr std::size_t kKept = 8'192;
+    for (std::size_t i = 0; i < count && free_count_ > kKept; ++i) other->give(take());
+    for (const std::size_t size : {0u, 1u}) {
+      std::vector<u8*>& free = free_blocks_[size];
+      for (std::size_t i = 0; i < count && free.size() > kKept; ++i) {
+        other->free_blocks_[size].push_back(free.back());
+        free.pop_back();
+      }
+    }
   }
-  std::size_t in_use() const noexcept { return in_use_; }
+  // Moves all that is free here to `other`.
+  void share_all(FabricPacketPool* other) {
+    while (free_count_ != 0) other->give(take());
+    for (const std::size_t size : {0u, 1u}) {
+      std::vector<u8*>& free = free_blocks_[size];
+      other->free_blocks_[size].insert(other->free_blocks_[size].end(), free.begin(), free.end());
+      free.clear();
+    }
+  }
+  std::size_t in_use() const noexcept { return slabs_.size() * kSlabPackets - free_count_; }
   std::size_t blocks_in_use() const noexcept {
     return blocks_[0].size() + blocks_[1].size() - free_blocks_[0].size() - free_blocks_[1].size();
   }
@@ -94,8 +114,10 @@ class FabricPacketPool {
     slabs_.push_back(std::make_unique<Slab>());
     for (FabricPacket& packet : slabs_.back()->packets) {
       packet.next = free_;
+      packet.block = nullptr;
       free_ = &packet;
     }
+    free_count_ += kSlabPackets;
   }
   u8* take_block(u16 bytes) {
     std::vector<u8*>& free = free_blocks_[bytes > kMediumBytes ? 1 : 0];
@@ -118,7 +140,7 @@ class FabricPacketPool {
   std::vector<std::unique_ptr<u8[]>> blocks_[2];
   std::vector<u8*> free_blocks_[2];
   FabricPacket* free_ = nullptr;
-  std::size_t in_use_ = 0;
+  std::size_t free_count_ = 0;
 };
 
 }  // namespace weft::sim

@@ -18,7 +18,8 @@ struct FabricRules {
   u32 wire_overhead_bytes = 0;
 };
 
-// Receives the packets that a port has sent or lost.
+// Receives the packets that a port has sent or lost. The functions of a port that need a sink are templates, so that
+// calls of a final class are direct: there are several for every packet and hop.
 class FabricSink {
  public:
   virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // the packet arrives at packet->due_ps
@@ -42,27 +43,37 @@ class alignas(64) FabricPort {
   }
 
   // Queues a packet, or loses it. First advances the port up to now, so that packets are sent in order of arrival.
-  void offer(i64 now_ps, FabricPacket* packet, FabricSink* sink);
+  template <class Sink>
+  void offer(i64 now_ps, FabricPacket* packet, Sink* sink);
   // Sends all packets whose sending can begin at `until_ps` or earlier.
-  void advance(i64 until_ps, FabricSink* sink);
-  bool waits() const noexcept { return high_.head != nullptr || low_.head != nullptr; }
+  template <class Sink>
+  void advance(i64 until_ps, Sink* sink);
+  bool waits() const noexcept { return high_waits_ || low_.head != nullptr; }
   bool busy(i64 now_ps) const noexcept { return free_ps_ > now_ps; }
   // When the sending of the next queued packet begins; kNever if none is queued, or the port is paused or down.
   i64 next_ps() const noexcept { return waits() && !paused_ && up_ ? free_ps_ : core::kNever; }
   // When the port will have sent everything if nothing more arrives; kNever if it is paused.
   i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
 
-  void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
-  void pause(i64 now_ps, bool paused, FabricSink* sink);
+  template <class Sink>
+  void apply(i64 now_ps, const PortChange& change, Sink* sink);
+  template <class Sink>
+  void pause(i64 now_ps, bool paused, Sink* sink);
   i64 bytes() const noexcept { return bytes_; }  // sent so far
   // Bytes of data that are queued or being sent.
   i64 queue_bytes(i64 now_ps) const noexcept {
     return low_bytes_ + (sending_low_bytes_ != 0 && free_ps_ > now_ps ? sending_low_bytes_ : 0);
   }
 
-  void prefetch() const noexcept {
-    for (std::size_t at = 0; at < 192; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
+  // Prefetches what the arrival of a packet accesses; `data`: of a data packet.
+  void prefetch(bool data) const noexcept {
+    for (std::size_t at = 0; at < (data ? 256 : 128); at += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
+    }
   }
+  // Prefetches the packet that is sent next. The port itself should be in the cache already.
+  const FabricPacket* head() const noexcept { return low_.head; }
+  void prefetch_head() const noexcept { __builtin_prefetch(low_.head); }
   template <class Look>
   void each_packet(Look look) const {
     for (const Queue* queue : {&high_, &low_}) {
@@ -73,8 +84,10 @@ class alignas(64) FabricPort {
   u32 to() const noexcept { return to_; }
   // Two flags that the port's node stores in the port: a wake-up is scheduled for the next packet to send
   // (wake_pending), and the port must be advanced at the end of the current time window (touched).
-  bool& wake_pending() noexcept { return wake_pending_; }
-  bool& touched() noexcept { return touched_; }
+  bool wake_pending() const noexcept { return wake_pending_; }
+  void set_wake_pending(bool pending) noexcept { wake_pending_ = pending; }
+  bool touched() const noexcept { return touched_; }
+  void set_touched(bool touched) noexcept { touched_ = touched; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }
   PortReport report() const;
 
@@ -98,36 +111,49 @@ class alignas(64) FabricPort {
   }
   void set_rate(i64 bytes_per_s) noexcept;
   i64 takes_ps(i64 bytes) const noexcept;
-  void start(i64 at_ps, FabricPacket* packet, FabricSink* sink);
+  template <class Sink>
+  [[gnu::always_inline]] void start(i64 at_ps, FabricPacket* packet, i64 bytes, Sink* sink);
+  template <class Sink>
+  void drop(FabricPacket* packet, i64* count, Sink* sink);
   bool lost_on_wire(i64 bytes);
   bool survives(FabricPacket* packet, i64 bytes);
   void set_odd() noexcept;
   void mark(FabricPacket* packet, i64 queue_bytes);
-  bool overflow(FabricPacket* packet, FabricSink* sink);
-  void join_high(FabricPacket* packet, FabricSink* sink);
+  template <class Sink>
+  bool overflow(FabricPacket* packet, Sink* sink);
+  template <class Sink>
+  void join_high(FabricPacket* packet, i64 bytes, Sink* sink);
 
-  // The members that are accessed for each packet come first, in three cache lines.
+  // The members of the first two cache lines are accessed for each packet, those of the next two also for each data
+  // packet that arrives.
   i64 free_ps_ = 0;  // time at which the last bit of the current packet will have been sent
-  Queue high_, low_;
-  i64 low_bytes_ = 0, high_bytes_ = 0;  // bytes queued at each priority
+  Queue low_;
+  i64 low_bytes_ = 0;    // bytes queued in low_; high_bytes_ is the same for high_
+  i64 ps_per_byte_ = 0;  // 0: at this rate, a byte does not take a whole number of picoseconds
+  i64 delay_ps_ = 0;
+  u32 to_ = 0, index_ = 0;
+  u32 sending_low_bytes_ = 0;
   // After this many priority packets, one data segment is sent (NDP, section 3.1, uses ten). Otherwise headers of
   // trimmed packets could occupy a link for ever, as each is answered by a retransmission that is trimmed too.
-  static constexpr u32 kHighInARowMax = 256;
-  u32 high_in_a_row_ = 0;  // consecutive priority packets sent while data waited
-  i64 sending_low_bytes_ = 0;
+  static constexpr u16 kHighInARowMax = 256;
+  u16 high_in_a_row_ = 0;  // consecutive priority packets sent while data waited
+  bool odd_ : 1 = false;   // the port has losses, jitter, reordering or a token bucket, which start() must handle
+  bool up_ : 1 = true, paused_ : 1 = false, leads_to_host_ : 1 = false, wake_pending_ : 1 = false, touched_ : 1 = false;
+  bool high_waits_ : 1 = false;  // high_ is not empty
 
-  i64 ps_per_byte_ = 0;       // 0: at this rate, a byte does not take a whole number of picoseconds
+  Queue high_;
+  i64 high_bytes_ = 0;
+  const FabricRules* rules_ = nullptr;
+  i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0;
+
   double seen_per_byte_ = 0;  // buckets of seen_ per byte of queue: kSeen / (queue_bytes_max + 1)
-  i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;
   i64 mark_from_bytes_ = 0, mark_full_bytes_ = 0;
-  const FabricRules* rules_ = nullptr;
-  u32 to_ = 0, index_ = 0;
-
-  i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
+  i64 marked_ = 0, queue_seen_max_ = 0;
   core::Random random_{0};
-  bool odd_ = false;  // set if the port has losses, jitter, reordering or a token bucket, which start() must handle
-  bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
+  i64 trimmed_ = 0;
+  static constexpr std::size_t kSeen = 32;  // number of buckets of the histogram seen_
+  std::array<u32, kSeen> seen_{};           // histogram of the queue length that arriving data finds
 
   i64 bytes_per_s_ = 0;
   double loss_ = 0, bit_error_rate_ = 0;
@@ -135,10 +161,10 @@ class alignas(64) FabricPort {
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   double reorder_ = 0;
   i64 reorder_ps_max_ = 0;
-  i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
+  i64 dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
-  static constexpr std::size_t kSeen = 32;  // number of buckets of the histogram seen_
-  std::array<u32, kSeen> seen_{};           // histogram of the queue length that arriving data finds
 };
 
 }  // namespace weft::sim
+
+#include "native/sim/fabric/fabric_port_send.h"

@@ -1,6 +1,7 @@
 // Opens stacks, peers and flows as a handshake would, and schedules the first events.
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "native/sim/fabric/fabric.h"
 
@@ -13,6 +14,40 @@ constexpr i64 kWindowPsMax = 20'000'000;
 
 u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {
   return core::Random(plan.seed ^ kind << 40 ^ number * 0x9E3779B97F4A7C15u).next();
+}
+
+// Colors the nodes so that links join nodes of different colors and all hosts have color 0. Leaves all at color 0 and
+// returns false if this is impossible.
+bool color(const FabricPlan& plan, std::vector<u8>* color_of) {
+  constexpr u8 kOpen = 2;
+  const u32 nodes = plan.hosts + plan.switches;
+  std::vector<std::vector<u32>> neighbours(nodes);
+  for (const PortPlan& port : plan.ports) {
+    neighbours[port.from].push_back(port.to);
+    neighbours[port.to].push_back(port.from);
+  }
+  color_of->assign(nodes, kOpen);
+  bool possible = true;
+  std::vector<u32> left;
+  for (u32 first = 0; first < nodes; ++first) {
+    if ((*color_of)[first] != kOpen) continue;
+    (*color_of)[first] = 0;
+    left.push_back(first);
+    while (!left.empty()) {
+      const u32 node = left.back();
+      left.pop_back();
+      const u8 mine = (*color_of)[node];
+      possible = possible && (node >= plan.hosts || mine == 0);
+      for (const u32 other : neighbours[node]) {
+        possible = possible && (*color_of)[other] != mine;
+        if ((*color_of)[other] != kOpen) continue;
+        (*color_of)[other] = static_cast<u8>(1 - mine);
+        left.push_back(other);
+      }
+    }
+  }
+  if (!possible) color_of->assign(nodes, 0);
+  return possible;
 }
 
 i64 lookahead_ps(const FabricPlan& plan) noexcept {
@@ -37,6 +72,9 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   for (u32 i = 0; i < plan.switches; ++i) {
     nodes_.shard_of[plan.hosts + i] = static_cast<u8>(u64{i} * count / plan.switches);
   }
+  // Samples, recordings and the times of PFC frames depend on where the windows of all nodes end.
+  nodes_.paired =
+      color(plan, &nodes_.color_of) && plan.sample_ns == 0 && plan.recording_bytes_max == 0 && plan.pause_bytes == 0;
   for (u32 i = 0; i < count; ++i) {
     shards_.push_back(std::make_unique<FabricShard>(i, count, plan, &net_, &work_, &nodes_, window_ps_));
   }
@@ -56,7 +94,8 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
     shards_[nodes_.shard_of[node]]->push({plan.changes[i].at_ns * 1000, node, FabricDue::kChange + i, nullptr});
   }
   for (u32 host = 0; host < plan.hosts; ++host) {
-    nodes_.hosts[host]->begin();
+    const u32 first = net_.first_port[host];
+    nodes_.hosts[host]->begin(std::span(net_.ports).subspan(first, net_.first_port[host + 1] - first));
     shards_[nodes_.shard_of[host]]->enlist(host);
   }
 }
@@ -92,11 +131,14 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   config.port_buffer_bytes = i64{1} << 40;
   config.rtt_ns = plan_.rtt_ns;
   config.rtt_expected_ns = plan_.rtt_expected_ns;
+  const auto counters_at = [this](u32 host) { return shards_[nodes_.shard_of[host]]->path_counters(); };
   config.local_token = config.remote_token = token_of(plan_, 6, number);
   bool ok = sender.reserve_peer(at_sender) == Status::ok && receiver.reserve_peer(at_receiver) == Status::ok;
   config.remote_peer = *at_receiver;
+  config.path_counters = counters_at(connection.from);
   ok = ok && sender.open_peer(0, *at_sender, config) == Status::ok;
   config.remote_peer = *at_sender;
+  config.path_counters = counters_at(connection.to);
   ok = ok && receiver.open_peer(0, *at_receiver, config) == Status::ok;
   if (!ok) violation_ = "setup: a peer could not be opened";
   nodes_.hosts[connection.from]->add_peer(*at_sender, connection.to);

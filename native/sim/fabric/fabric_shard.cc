@@ -1,9 +1,10 @@
-// Distributes a window's events to one list per node, and sorts each list by itself, which is cheaper than sorting all
-// events.
+// Distributes a window's events to their nodes, and sorts the events of each node by themselves, which is cheaper than
+// sorting all events.
 #include "native/sim/fabric/fabric_shard.h"
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace weft::sim {
 
@@ -13,11 +14,20 @@ FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNe
       hosts_(plan.hosts),
       window_ps_(window_ps),
       nodes_(nodes),
-      calendar_(window_ps),
+      calendar_(window_ps, &nodes->color_of),
       burst_(std::make_unique<core::TxBurst>()),
       pfc_(plan.pause_bytes > 0),
-      heads_(plan.hosts + plan.switches, core::kNone),
-      outbox_(shards) {
+      alone_(shards == 1),
+      places_(plan.hosts + plan.switches, 0),
+      outbox_(shards),
+      returned_(shards) {
+  for (u32 i = 0; i < work->connections.size(); ++i) {
+    if (nodes->shard_of[work->connections[i].from] != index) continue;
+    sends_.push_back(i);
+    transfers_ += work->connections[i].count;
+  }
+  while ((2 * window_ps >> time_shift_) >= static_cast<i64>(kTimes)) ++time_shift_;
+  if (plan.trace_ns == 0) path_counters_ = std::make_unique<core::PathCells[]>(plan.paths);
   if (plan.check) checks_ = std::make_unique<FabricChecks>(plan, *work);
   shared_.plan = &plan;
   shared_.net = net;
@@ -38,57 +48,45 @@ void FabricShard::enlist(u32 host) {
   calendar_.push({at.pending_ps, host, FabricDue::kSelf, nullptr});
 }
 
-void FabricShard::arrive(FabricPacket* packet, u32 port, u32 node) {
-  const FabricDue due{packet->due_ps, node, port, packet};
-  const u8 shard = nodes_->shard_of[node];
-  if (shard == index_) {
-    calendar_.push(due);
-  } else {
-    outbox_[shard].push_back(due);
-  }
-}
-
-void FabricShard::leave(const FabricPacket& packet, u32 port, i64 at_ps) {
-  if (!pfc_) return;
+void FabricShard::left(const FabricPacket& packet, u32 port, i64 at_ps) {
   const u32 from = shared_.net->ports[port].from();
   if (from >= hosts_) nodes_->switches[from - hosts_].on_left(&shared_, packet, at_ps);
 }
 
 void FabricShard::import_from(FabricShard& other) {
-  for (const FabricDue& due : other.outbox_[index_]) {
-    calendar_.push({due.at_ps, due.node, due.port, packets_.copy_of(*due.packet)});
-  }
+  std::vector<FabricDue>& box = other.outbox_[index_];
+  for (const FabricDue& due : box) calendar_.push(due);
+  packets_.share(box.size(), &other.returned_[index_]);
+  box.clear();
 }
 
-void FabricShard::clear_outboxes() noexcept {
-  for (std::vector<FabricDue>& box : outbox_) {
-    for (const FabricDue& due : box) packets_.give(due.packet);
-    box.clear();
+bool FabricShard::lasts() noexcept {
+  if (shared_.begun < transfers_) return true;
+  constexpr std::size_t kLooks = 32;
+  for (std::size_t looks = 0; looks < std::min(kLooks, sends_.size()); ++looks) {
+    const FabricConnection& at = shared_.work->connections[sends_[sends_at_]];
+    if (nodes_->hosts[at.from]->stack().flow(at.at_sender)->tx.unsent_bytes() != 0) return true;
+    sends_at_ = sends_at_ + 1 == sends_.size() ? 0 : sends_at_ + 1;
   }
+  return false;
 }
 
-void FabricShard::step(i64 window) {
-  calendar_.take(window, &due_);
-  if (checks_ != nullptr) check_late(window);
-  chain_.resize(due_.size());
-  active_.clear();
-  // Goes backwards, so that each node's list is in the order in which its events were pushed.
-  for (std::size_t i = due_.size(); i-- != 0;) {
-    u32& head = heads_[due_[i].node];
-    if (head == core::kNone) active_.push_back(due_[i].node);
-    chain_[i] = head;
-    head = static_cast<u32>(i);
+void FabricShard::step(u32 colors, i64 end) {
+  for (FabricPacketPool& pool : returned_) pool.share_all(&packets_);
+  i64 begin = end;
+  for (std::size_t color = 0; color < FabricCalendar::kColors; ++color) {
+    if ((colors >> color & 1u) == 0) continue;
+    begin = std::min(begin, calendar_.front(color));
+    calendar_.take(color, end);
   }
-  std::sort(active_.begin(), active_.end());
-  const i64 end_ps = (window + 1) * window_ps_;
-  gather(0, &next_);
+  if (checks_ != nullptr) check_late(begin, end);
+  distribute();
+  calendar_.forget_taken();
+  const i64 end_ps = end * window_ps_;
   for (std::size_t k = 0; k < active_.size(); ++k) {
-    sorted_.swap(next_);
-    // Prefetches the next node's data before this node's events are handled, because nearly every first access would
-    // miss the cache.
-    if (k + 1 < active_.size()) gather(k + 1, &next_);
-    handle(active_[k], end_ps);
-    note({window, active_[k]});
+    prefetch(k);
+    handle(k, begin * window_ps_, end_ps);
+    note({begin, active_[k]});
   }
 }
 
@@ -103,68 +101,145 @@ void FabricShard::note(const FabricMoment& now) noexcept {
 
 // Reports each node that got an event outside this time window. Goes through the nodes in order, so that the first
 // violation is the same for any distribution of nodes to shards.
-void FabricShard::check_late(i64 window) {
+void FabricShard::check_late(i64 begin, i64 end) {
   active_.clear();
-  for (const FabricDue& due : due_) {
-    if (due.at_ps / window_ps_ != window) active_.push_back(due.node);
-  }
+  calendar_.each_taken([&](const FabricDue& due) {
+    if (due.at_ps < begin * window_ps_ || due.at_ps >= end * window_ps_) active_.push_back(due.node);
+  });
   std::sort(active_.begin(), active_.end());
   for (const u32 node : active_) {
     checks_->on_late(node);
-    note({window, node});
+    note({begin, node});
   }
 }
 
-void FabricShard::gather(std::size_t place, std::vector<FabricDue>* out) {
-  out->clear();
-  if (place == active_.size()) return;
-  const u32 node = active_[place];
-  if (node < hosts_) nodes_->hosts[node]->prefetch();
-  for (u32 i = heads_[node]; i != core::kNone; i = chain_[i]) {
-    out->push_back(due_[i]);
-    if (due_[i].packet == nullptr) continue;
-    ++packet_hops_;
-    __builtin_prefetch(due_[i].packet);
-    if (node < hosts_) __builtin_prefetch(due_[i].packet->inline_header + 32);
+// Groups the events of a round by node. Each node's are in the order in which they were pushed.
+void FabricShard::distribute() {
+  active_.clear();
+  u32 hops = 0;
+  calendar_.each_taken([&](const FabricDue& due) {
+    hops += due.packet != nullptr ? 1 : 0;
+    if (places_[due.node]++ == 0) active_.push_back(due.node);
+  });
+  packet_hops_ += hops;
+  std::sort(active_.begin(), active_.end());
+  begins_.resize(active_.size() + 1);
+  u32 place = 0;
+  for (std::size_t k = 0; k < active_.size(); ++k) {
+    begins_[k] = place;
+    place += std::exchange(places_[active_[k]], place);
   }
-  heads_[node] = core::kNone;
+  begins_.back() = place;
+  dues_.resize(place);
+  calendar_.each_taken([&](const FabricDue& due) { dues_[places_[due.node]++] = due; });
+  for (const u32 node : active_) places_[node] = 0;
 }
 
-// Sorts events into buckets by time, after which little is left for the insertion sort.
-void FabricShard::deal(i64 begin_ps) {
-  std::array<u32, kTimes + 1> place{};
-  const auto time_of = [&](const FabricDue& due) {
-    return static_cast<std::size_t>((due.at_ps - begin_ps) * static_cast<i64>(kTimes) / window_ps_);
+// Prefetches what the nodes after `place` will access, because nearly all of it would miss the caches. A pointer is
+// followed only after the memory that holds it was prefetched, for an earlier node.
+void FabricShard::prefetch(std::size_t place) const noexcept {
+  core::keep_prefetches();
+  const auto host_at = [&](std::size_t ahead) -> const FabricHost* {
+    const bool is_host = place + ahead < active_.size() && active_[place + ahead] < hosts_;
+    return is_host ? nodes_->hosts[active_[place + ahead]].get() : nullptr;
   };
-  for (const FabricDue& due : sorted_) ++place[time_of(due) + 1];
-  for (std::size_t i = 1; i <= kTimes; ++i) place[i] += place[i - 1];
-  dealt_.resize(sorted_.size());
-  for (const FabricDue& due : sorted_) dealt_[place[time_of(due)]++] = due;
-  sorted_.swap(dealt_);
-}
-
-// Sorts the events of one node by a stable insertion sort; events that compare equal keep their order.
-void FabricShard::sort(i64 begin_ps) {
-  constexpr std::size_t kFew = 12;
-  if (sorted_.size() > kFew) deal(begin_ps);
-  for (std::size_t i = 1; i < sorted_.size(); ++i) {
-    const FabricDue due = sorted_[i];
-    std::size_t at = i;
-    for (; at != 0 && due.before(sorted_[at - 1]); --at) sorted_[at] = sorted_[at - 1];
-    sorted_[at] = due;
+  if (const FabricHost* host = host_at(6)) host->prefetch();
+  if (const FabricHost* host = host_at(5)) host->prefetch_lists();
+  if (const FabricHost* host = host_at(4)) host->prefetch_flows();
+  if (const FabricHost* host = host_at(3)) {
+    host->prefetch_peers();
+    shared_.net->ports[shared_.net->first_port[active_[place + 3]]].prefetch(true);
+  }
+  if (const FabricHost* host = host_at(2)) host->prefetch_records();
+  for (const std::size_t ahead : {3u, 2u, 1u}) {
+    if (place + ahead >= active_.size()) continue;
+    const FabricHost* const host = host_at(ahead);
+    for (u32 i = begins_[place + ahead]; i < begins_[place + ahead + 1]; ++i) {
+      if (host == nullptr) {
+        prefetch_for_switch(dues_[i], ahead);
+      } else if (dues_[i].is_packet()) {
+        prefetch_for_host(*host, *dues_[i].packet, ahead);
+      }
+    }
   }
 }
 
-void FabricShard::handle(u32 node, i64 end_ps) {
-  sort(end_ps - window_ps_);
-  if (node >= hosts_) {
-    nodes_->switches[node - hosts_].handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
+void FabricShard::prefetch_for_host(const FabricHost& host, const FabricPacket& packet, std::size_t ahead) noexcept {
+  core::keep_prefetches();
+  if (ahead == 3) core::prefetch(&packet, &packet + 1);
+  if (ahead == 2 && packet.block != nullptr) core::prefetch(packet.block, packet.block + packet.header_bytes);
+  if (ahead == 2) host.prefetch_flow_of(packet);
+  if (ahead == 1) host.prefetch_for(packet);
+}
+
+void FabricShard::prefetch_for_switch(const FabricDue& due, std::size_t ahead) const noexcept {
+  core::keep_prefetches();
+  if (due.packet != nullptr) {
     return;
+  } else if (due.port < FabricDue::kPause) {
+    const FabricPort& port = shared_.net->ports[due.port];
+    if (ahead == 2) port.prefetch(false);
+    if (ahead == 1) port.prefetch_head();
   }
+}
+
+// Sorts the events of one node and returns them. Many events are first put into buckets by time, which leaves little
+// for the insertion sort. Both are stable: events that compare equal keep their order.
+FabricDue* FabricShard::sort(FabricDue* dues, std::size_t count, i64 begin_ps) {
+  constexpr std::size_t kFew = 16;
+  if (count > kFew) {
+    std::array<u32, kTimes + 1> places{};
+    const auto time_of = [&](const FabricDue& due) {
+      return std::min(static_cast<std::size_t>(std::max<i64>(due.at_ps - begin_ps, 0)) >> time_shift_, kTimes - 1);
+    };
+    for (std::size_t i = 0; i < count; ++i) ++places[time_of(dues[i]) + 1];
+    for (std::size_t i = 1; i < kTimes; ++i) places[i] += places[i - 1];
+    by_time_.resize(std::max(by_time_.size(), count));
+    for (std::size_t i = 0; i < count; ++i) by_time_[places[time_of(dues[i])]++] = dues[i];
+    dues = by_time_.data();
+  }
+  for (std::size_t i = 1; i < count; ++i) {
+    if (!dues[i].before(dues[i - 1])) continue;
+    const FabricDue due = dues[i];
+    std::size_t at = i;
+    for (; at != 0 && due.before(dues[at - 1]); --at) dues[at] = dues[at - 1];
+    dues[at] = due;
+  }
+  return dues;
+}
+
+void FabricShard::handle(std::size_t place, i64 begin_ps, i64 end_ps) {
+  const u32 node = active_[place];
+  const std::size_t count = begins_[place + 1] - begins_[place];
+  const FabricDue* const dues = sort(dues_.data() + begins_[place], count, begin_ps);
+  if (node >= hosts_) {
+    nodes_->switches[node - hosts_].handle(&shared_, dues, count, end_ps);
+  } else {
+    handle_host(node, {dues, count}, begin_ps, end_ps);
+  }
+}
+
+// Handles one window after another, because a host's wake-ups depend on where its windows end. So a round of two
+// windows does the same as two rounds.
+void FabricShard::handle_host(u32 node, std::span<const FabricDue> dues, i64 begin_ps, i64 end_ps) {
   FabricHost& host = *nodes_->hosts[node];
-  if (host.pending_ps < end_ps) host.pending_ps = core::kNever;
-  host.handle(&shared_, sorted_.data(), sorted_.size(), end_ps);
-  enlist(node);
+  i64 wake_ps = core::kNever;  // a wake-up that the first window has scheduled for the second
+  std::size_t first = 0;
+  for (i64 until_ps = begin_ps + window_ps_; until_ps <= end_ps; until_ps += window_ps_) {
+    std::size_t last = first;
+    while (last < dues.size() && dues[last].at_ps < until_ps) ++last;
+    if (first == last && wake_ps == core::kNever) continue;
+    if (host.pending_ps < until_ps) host.pending_ps = core::kNever;
+    host.handle(&shared_, dues.data() + first, last - first, std::exchange(wake_ps, core::kNever), until_ps);
+    first = last;
+    if (host.next_ps() >= host.pending_ps) continue;
+    host.pending_ps = host.next_ps();
+    if (host.pending_ps < end_ps) {
+      wake_ps = host.pending_ps;
+    } else {
+      calendar_.push({host.pending_ps, node, FabricDue::kSelf, nullptr});
+    }
+  }
 }
 
 }  // namespace weft::sim

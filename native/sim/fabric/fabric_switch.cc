@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
+#include "native/sim/fabric/fabric_shard.h"
+
 namespace weft::sim {
 
-bool handle_special(FabricShared* shared, const FabricDue& due) {
+void handle_special(FabricShared* shared, const FabricDue& due) {
   FabricNet& net = *shared->net;
-  if (due.packet != nullptr && due.port < FabricDue::kPause) return false;
   if (due.packet != nullptr) {
     net.ports[due.port - FabricDue::kPause].pause(due.at_ps, due.packet->pause, shared->sink);
     shared->packets->give(due.packet);
@@ -16,7 +17,6 @@ bool handle_special(FabricShared* shared, const FabricDue& due) {
     const PortChange& change = shared->plan->changes[due.port - FabricDue::kChange];
     net.ports[change.port].apply(due.at_ps, change, shared->sink);
   }
-  return true;
 }
 
 FabricSwitch::FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net) : node_(node) {
@@ -35,7 +35,7 @@ FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
 
 void FabricSwitch::touch(FabricNet& net, u32 port) {
   if (net.ports[port].touched()) return;
-  net.ports[port].touched() = true;
+  net.ports[port].set_touched(true);
   touched_.push_back(port);
 }
 
@@ -44,24 +44,29 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   const bool pfc = !ingress_.empty();
   // Ports with a due wake-up have queued packets, so these ports are marked at the start of the time window, to be
   // advanced at its end.
-  for (std::size_t i = 0; i < count; ++i) {
-    if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
-    net.ports[dues[i].port].wake_pending() = false;
-    touch(net, dues[i].port);
-  }
   ways_.resize(count);
+  constexpr std::size_t kAhead = 12;
+  for (std::size_t i = 0; i < std::min(kAhead, count); ++i) __builtin_prefetch(dues[i].packet);
   for (std::size_t i = 0; i < count; ++i) {
-    if (dues[i].packet == nullptr || dues[i].port >= FabricDue::kPause) continue;
-    ways_[i] = net.route(node_, dues[i].packet);
-    if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch();
+    const FabricDue& due = dues[i];
+    if (i + kAhead < count) __builtin_prefetch(dues[i + kAhead].packet);
+    if (due.is_packet()) {
+      ways_[i] = net.route(node_, due.packet);
+      if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch(due.packet->data);
+    } else if (due.packet == nullptr && due.port < FabricDue::kPause) {
+      net.ports[due.port].set_wake_pending(false);
+      touch(net, due.port);
+    }
   }
+  prefetch_queues(net);
   for (std::size_t i = 0; i < count; ++i) {
     const FabricDue& due = dues[i];
     now_ps_ = due.at_ps;
     if (pfc) {
       for (const u32 port : touched_) net.ports[port].advance(due.at_ps, shared->sink);
     }
-    if (handle_special(shared, due)) {
+    if (!due.is_packet()) {
+      handle_special(shared, due);
       if (due.port >= FabricDue::kPause && due.port < FabricDue::kChange) touch(net, due.port - FabricDue::kPause);
       if (due.port >= FabricDue::kChange && due.port != FabricDue::kSelf) {
         touch(net, shared->plan->changes[due.port - FabricDue::kChange].port);
@@ -81,15 +86,30 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   }
   for (const u32 port : touched_) {
     net.ports[port].advance(end_ps - 1, shared->sink);
-    net.ports[port].touched() = false;
+    net.ports[port].set_touched(false);
   }
   for (const u32 index : touched_) {
     FabricPort& port = net.ports[index];
     if (port.wake_pending() || port.next_ps() == core::kNever) continue;
-    port.wake_pending() = true;
+    port.set_wake_pending(true);
     shared->sink->look(node_, index, std::max(port.next_ps(), end_ps));
   }
   touched_.clear();
+}
+
+// Prefetches the packets that wait longest in the ports with a wake-up. Each turn follows one link of each queue, so
+// that the memory accesses overlap.
+void FabricSwitch::prefetch_queues(const FabricNet& net) {
+  constexpr int kTurns = 6;
+  heads_.clear();
+  for (const u32 port : touched_) heads_.push_back(net.ports[port].head());
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const FabricPacket*& packet : heads_) {
+      if (packet == nullptr) continue;
+      packet = packet->next;
+      __builtin_prefetch(packet);
+    }
+  }
 }
 
 // Counts a packet for PFC. Only data counts, and only data is paused, so that a pause cannot stop the packets that

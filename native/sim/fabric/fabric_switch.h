@@ -25,14 +25,16 @@ class FabricSwitch {
     i64 said_ps = 0;  // arrival time of the last PFC frame sent to that port
   };
   void touch(FabricNet& net, u32 port);
+  void prefetch_queues(const FabricNet& net);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);
   void say(FabricShared* shared, Ingress& ingress, bool pause, i64 now_ps);
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
-  std::vector<u32> ways_;         // for each event of the time window: port through which its packet leaves
-  std::vector<u32> touched_;      // ports to bring up to date at the end of the time window
-  std::vector<Ingress> ingress_;  // one per incoming link; empty without PFC
+  std::vector<u32> ways_;                   // for each event of the time window: port through which its packet leaves
+  std::vector<u32> touched_;                // ports to bring up to date at the end of the time window
+  std::vector<const FabricPacket*> heads_;  // used by prefetch_queues()
+  std::vector<Ingress> ingress_;            // one per incoming link; empty without PFC
   i64 now_ps_ = 0;
 };
 

@@ -358,6 +358,27 @@ TEST(fabric__samples_and_records_without_a_change_of_the_run) {
   CHECK_EQUAL(totals[0].fingerprint, totals[1].fingerprint);
 }
 
+// Samples keep every round at one window; without them hosts and spines handle two windows at a time.
+TEST(fabric__is_the_same_for_one_and_two_windows_at_a_time) {
+  for (const bool pfc : {false, true}) {
+    Outcome found[2];
+    for (const bool sampled : {false, true}) {
+      Nodes nodes(30'000);
+      nodes.all_to_all(400'000);
+      nodes.plan.trim = !pfc;
+      nodes.plan.pause_bytes = pfc ? 9'000 : 0;
+      nodes.plan.resume_bytes = pfc ? 5'000 : 0;
+      nodes.plan.changes = {{20'000, 12, 0, -1, -1}, {400'000, 12, 1, -1, -1}};
+      nodes.plan.sample_ns = sampled ? 10'000 : 0;
+      found[sampled ? 1 : 0] = run(nodes.plan);
+    }
+    CHECK_EQUAL(found[0].violation, std::string());
+    CHECK_EQUAL(found[0].totals.fingerprint, found[1].totals.fingerprint);
+    CHECK_EQUAL(found[0].totals.packet_hops, found[1].totals.packet_hops);
+    CHECK_EQUAL(found[0].totals.ended_ns, found[1].totals.ended_ns);
+  }
+}
+
 TEST(fabric__ends_at_its_limit) {
   Nodes nodes;
   nodes.all_to_all(100'000);
