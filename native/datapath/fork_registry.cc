@@ -80,6 +80,12 @@ int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept {
   return noted(table, ::accept4(listening, from, length, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
+int open_registered(int (*open)(void* argument), void* argument) noexcept {
+  Registry& table = watched();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  return noted(table, open(argument));
+}
+
 void close_socket(int descriptor) noexcept {
   if (descriptor < 0) return;
   const int problem = errno;

@@ -11,7 +11,9 @@ namespace weft::datapath {
 // descriptor, or -1 with errno.
 int open_socket(int family, int type) noexcept;
 int accept_socket(int listening, sockaddr* from, socklen_t* length) noexcept;
-// Closes a socket that one of these functions opened; preserves errno. Does nothing for -1.
+// Calls `open`, which returns a close-on-exec descriptor of another kind or -1, and registers it. Returns as above.
+int open_registered(int (*open)(void* argument), void* argument) noexcept;
+// Closes a descriptor that one of these functions returned; preserves errno. Does nothing for -1.
 void close_socket(int descriptor) noexcept;
 
 }  // namespace weft::datapath

@@ -41,6 +41,8 @@ struct DatapathEntry {
   bool unprotected;
   // Each path uses one file descriptor.
   bool descriptor_per_path;
+  // Engines hinder each other, so that there is one unless the knob `engines` asks for more.
+  bool one_engine;
 
   // Whether this host has what the datapath needs. If not, returns false, and `error` says in one line what is missing
   // and what to do. Neither this nor `find` opens anything that outlives the call.

@@ -1,6 +1,5 @@
 """Tests that weft transfers data through a lab over all paths, with loss and with a cut path."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.lab.support import ROOT, grown, reason_to_skip, unique
 from tests.waiting import PATIENCE_S
+from transport import native
 from transport.lab import Lab, LabModel
 from transport.trace import matrix_of, open_store
 
@@ -52,10 +53,17 @@ def lab() -> Iterator[Lab]:
         yield one
 
 
+@pytest.fixture(params=["udp", "xdp"])
+def datapath(request: pytest.FixtureRequest) -> str:
+    if request.param == "xdp" and (complaint := native.why_no_xdp()):
+        pytest.skip(complaint)
+    return str(request.param)
+
+
 def start(
     lab: Lab, host: str, script: str, *words: str, trace: Path | None = None, **variables: str
 ) -> "subprocess.Popen[str]":
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     return lab.popen(
         host,
         [sys.executable, "-c", script, *words],
@@ -92,10 +100,10 @@ def move(lab: Lab, *, cut: str = "", trace: Path | None = None, **variables: str
             one.communicate(timeout=PATIENCE_S)
 
 
-def test_weft__takes_every_path_past_loss(lab: Lab) -> None:
+def test_weft__takes_every_path_past_loss(lab: Lab, datapath: str) -> None:
     lab.set("leaf0-spine1", loss=0.05)
     # In turn over the paths: other policies avoid paths that are slow on a busy machine.
-    growth = grown(lab, lambda: move(lab, WEFT_PATH_POLICY="round_robin"))
+    growth = grown(lab, lambda: move(lab, WEFT_PATH_POLICY="round_robin", WEFT_DATAPATH=datapath))
     carried = [growth[f"leaf0>spine{i}"].bytes for i in range(4)]
     assert sum(carried) >= MESSAGES * MESSAGE_BYTES
     assert min(carried) > MESSAGE_BYTES // 8  # more than probes and the control connection
@@ -103,16 +111,25 @@ def test_weft__takes_every_path_past_loss(lab: Lab) -> None:
     lab.set("leaf0-spine1", loss=0.0)
 
 
-def test_weft__a_path_dies_and_all_arrives(lab: Lab) -> None:
-    growth = grown(lab, lambda: move(lab, cut="leaf0-spine2"))
+def test_weft__damage_in_the_middle_is_repaired(lab: Lab, datapath: str) -> None:
+    lab.set("leaf0-spine1", corruption=0.02)
+    growth = grown(lab, lambda: move(lab, WEFT_PATH_POLICY="round_robin", WEFT_DATAPATH=datapath))
+    assert growth["leaf0>spine1"].corrupted > 0
+    lab.set("leaf0-spine1", corruption=0.0)
+
+
+def test_weft__a_path_dies_and_all_arrives(lab: Lab, datapath: str) -> None:
+    growth = grown(lab, lambda: move(lab, cut="leaf0-spine2", WEFT_DATAPATH=datapath))
     assert growth["leaf0>spine2"].cut_drops > 0
     lab.heal("leaf0-spine2")
 
 
-def test_weft__a_trace_agrees_with_the_counters_of_the_interface(lab: Lab, tmp_path: Path) -> None:
+def test_weft__a_trace_agrees_with_the_counters_of_the_interface(
+    lab: Lab, tmp_path: Path, datapath: str
+) -> None:
     """The kernel counts as many bytes as the trace has, with headers and resent segments."""
     lab.set("leaf0-spine1", loss=0.05)
-    growth = grown(lab, lambda: move(lab, trace=tmp_path))
+    growth = grown(lab, lambda: move(lab, trace=tmp_path, WEFT_DATAPATH=datapath))
     lab.set("leaf0-spine1", loss=0.0)
     carried = growth["host0>leaf0"].bytes
     with open_store(tmp_path) as store:

@@ -21,6 +21,7 @@ from transport.host.finding import BROKEN, LIMITED, Finding
 QUIET = {**probes.BESIDE_A_JOB, "plan": ""}
 NAMES = {"WEFT_INTERFACES", "WEFT_RDMA_DEVICES"}
 TOO_SHORT = "a secret that nobody can guess has at least"  # native/control/keyring.cc
+SOCKETS = {"udp", "xdp"}  # datapaths whose datagrams are UDP, and which use no RDMA device
 LISTS = " (weft knobs lists the settings)"
 
 
@@ -167,7 +168,7 @@ def of_little_use(values: Mapping[str, Any]) -> Iterator[Finding]:
     if complaint := plan_complaint(values["plan"]):
         remedy = "make it with weft plan assign, or unset WEFT_PLAN: its paths are not used"
         yield Finding("WEFT_PLAN", LIMITED, f"WEFT_PLAN: {complaint}", remedy)
-    if knobs.keys_of(values["rdma"]).get("placement") == "direct" and values["datapath"] == "udp":
+    if knobs.keys_of(values["rdma"]).get("placement") == "direct" and values["datapath"] in SOCKETS:
         said = "WEFT_RDMA=placement=direct: direct placement has no effect over UDP sockets"
         yield Finding("WEFT_RDMA", LIMITED, said, "set WEFT_DATAPATH=verbs or auto")
 
@@ -185,7 +186,7 @@ def record_complaint(file: str) -> str:
 
 
 def rdma_devices_complaint(values: Mapping[str, Any]) -> str:
-    if values["rdma_devices"] and values["datapath"] == "udp":
+    if values["rdma_devices"] and values["datapath"] in SOCKETS:
         named = values["rdma_devices"]
         return f"WEFT_RDMA_DEVICES={named} needs WEFT_DATAPATH=verbs or auto"
     return ""

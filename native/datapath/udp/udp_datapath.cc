@@ -133,6 +133,8 @@ bool UdpDatapath::open_port(const Place& place, std::uint16_t number, std::uint3
     return false;
   }
   made.number = bound.port();
+  made.address = bound;
+  made.interface_index = place.interface_index;
   *port = static_cast<std::uint32_t>(ports_.size());
   ports_.push_back(made);
   if (options_.promised != nullptr) options_.promised->fetch_sub(1);

@@ -65,11 +65,36 @@ class UdpDatapath final : public Datapath {
     faults_.count_in(counters);
   }
 
+  // For a datapath that moves datagrams of these sockets' ports past the kernel.
+  std::size_t port_count() const noexcept { return ports_.size(); }
+  const SocketAddress& port_address(std::size_t port) const noexcept { return ports_[port].address; }
+  unsigned port_interface(std::size_t port) const noexcept { return ports_[port].interface_index; }
+  std::size_t path_count(std::uint32_t peer) const noexcept {
+    return peer < links_.size() ? links_[peer].routes.size() : 0;
+  }
+  // The index of a path's local port, and the address that it sends to.
+  std::uint32_t path_port(std::uint32_t peer, std::size_t path) const noexcept {
+    return links_[peer].routes[path].port;
+  }
+  const SocketAddress& path_target(std::uint32_t peer, std::size_t path) const noexcept {
+    return links_[peer].routes[path].to;
+  }
+  // Delivers a datagram as if its port's socket had received it.
+  void deliver(std::uint32_t port, const wire::RxDatagram& datagram, RxSink* sink) {
+    if (faults_.active()) {
+      faults_.offer(port, datagram, sink);
+    } else {
+      sink->on_datagram(port, datagram);
+    }
+  }
+
  private:
   struct Port {
     int descriptor = -1;
     std::uint16_t number = 0;
     bool v6 = false;
+    SocketAddress address;  // with the port's number
+    unsigned interface_index = 0;
     bool trains = true;            // whether GSO works; cleared when the kernel refuses a GSO train
     std::uint32_t drops_seen = 0;  // the kernel's running count of dropped datagrams (SO_RXQ_OVFL) when last read
   };

@@ -1,13 +1,30 @@
 // Defines the entry of UDP sockets in the table of datapaths.
-#include "native/datapath/table.h"
+#include "native/datapath/udp/udp_entry.h"
+
+#include <memory>
+
 #include "native/datapath/udp/interfaces.h"
-#include "native/datapath/udp/udp_datapath.h"
 #include "native/datapath/udp/udp_devices.h"
 
 namespace weft::datapath {
 namespace {
 
 bool probe_udp(const Settings&, std::string*) { return true; }
+
+// `text`: a port, or a range "20000-24095", which has been checked.
+PortChoice port_choice(const std::string& text, std::int64_t engine, std::int64_t paths) {
+  const std::int64_t first = std::stoll(text);
+  const std::size_t dash = text.find('-');
+  if (first == 0) return {};
+  if (dash == std::string::npos) return {static_cast<std::uint16_t>(first + engine * paths), 0};
+  return {static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(std::stoll(text.substr(dash + 1)))};
+}
+
+std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
+  return std::make_unique<UdpDatapath>(udp_options(request));
+}
+
+}  // namespace
 
 bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* error) {
   out->summary = "udp";
@@ -21,16 +38,7 @@ bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* e
   return find_interfaces(settings, out, error);
 }
 
-// `text`: a port, or a range "20000-24095", which has been checked.
-PortChoice port_choice(const std::string& text, std::int64_t engine, std::int64_t paths) {
-  const std::int64_t first = std::stoll(text);
-  const std::size_t dash = text.find('-');
-  if (first == 0) return {};
-  if (dash == std::string::npos) return {static_cast<std::uint16_t>(first + engine * paths), 0};
-  return {static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(std::stoll(text.substr(dash + 1)))};
-}
-
-std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
+UdpOptions udp_options(const MakeRequest& request) {
   UdpOptions options;
   options.socket_buffer_bytes = request.settings->number("socket_buffer_bytes");
   options.ecn = request.settings->number("ecn") != 0;
@@ -39,15 +47,13 @@ std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
   options.plan = request.settings->text("plan");
   options.dscp = static_cast<int>(request.settings->number("dscp"));
   options.ports = port_choice(request.settings->text("port_base"), request.engine, request.settings->number("paths"));
-  return std::make_unique<UdpDatapath>(options);
+  return options;
 }
 
 std::uint32_t udp_route_segment_bytes(const Settings& settings, const SocketAddress& to) {
   const std::int64_t mtu_bytes = route_mtu_bytes(to);
   return mtu_bytes > 0 ? datagram_bytes(settings, mtu_bytes, to.is_v6()) : 0;
 }
-
-}  // namespace
 
 extern const DatapathEntry udp_entry;
 const DatapathEntry udp_entry{.name = "udp",
@@ -56,6 +62,7 @@ const DatapathEntry udp_entry{.name = "udp",
                               .routed = true,
                               .unprotected = true,
                               .descriptor_per_path = true,
+                              .one_engine = false,
                               .probe = probe_udp,
                               .find = find_udp,
                               .make = make_udp,

@@ -98,11 +98,7 @@ void UdpDatapath::split(std::uint32_t index, const std::uint8_t* at, std::size_t
   for (std::size_t offset = 0; offset < bytes; offset += stride) {
     wire::RxDatagram datagram = wire::datagram_at(at + offset, std::min(stride, bytes - offset), marked);
     datagram.stamp_ns = stamp_ns;
-    if (faults_.active()) {
-      faults_.offer(index, datagram, sink);
-    } else {
-      sink->on_datagram(index, datagram);
-    }
+    deliver(index, datagram, sink);
   }
 }
 

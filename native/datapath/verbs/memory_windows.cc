@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "native/datapath/verbs/verbs_clock.h"
+#include "native/datapath/clock.h"
 
 namespace weft::datapath {
 namespace {

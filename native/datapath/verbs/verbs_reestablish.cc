@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "native/datapath/verbs/verbs_clock.h"
+#include "native/datapath/clock.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
 namespace weft::datapath {

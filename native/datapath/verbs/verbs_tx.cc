@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "native/datapath/verbs/verbs_clock.h"
+#include "native/datapath/clock.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 
 namespace weft::datapath {

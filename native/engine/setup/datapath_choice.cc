@@ -40,9 +40,11 @@ bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* c
   if (knobs.datapath != DatapathKind::automatic) {
     const DatapathEntry* wanted = datapath::datapath_table()[static_cast<std::size_t>(knobs.datapath)];
     if (try_entry(wanted, settings, engines, choice, error)) return true;
-    if (wanted == automatic.front())
+    // The last of the automatic ones works everywhere.
+    if (wanted != automatic.back()) {
       *error +=
-          std::string(" (WEFT_DATAPATH=") + wanted->name + "; auto would use " + automatic[1]->title + " instead)";
+          std::string(" (WEFT_DATAPATH=") + wanted->name + "; auto would use " + automatic.back()->title + " instead)";
+    }
     return false;
   }
   for (std::size_t i = 0; i < automatic.size(); ++i) {
@@ -52,6 +54,11 @@ bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* c
         std::string("no ") + automatic[i]->title + ", using " + automatic[i + 1]->title + " instead: " + *error);
   }
   return false;
+}
+
+bool wants_one_engine(const Knobs& knobs) noexcept {
+  return knobs.datapath != DatapathKind::automatic &&
+         datapath::datapath_table()[static_cast<std::size_t>(knobs.datapath)]->one_engine;
 }
 
 std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,

@@ -19,6 +19,9 @@ struct DatapathChoice {
 // allowed datapaths works.
 bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice, std::string* error);
 
+// Whether the knob names a datapath for which one engine is best.
+bool wants_one_engine(const Knobs& knobs) noexcept;
+
 std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,
                                                   std::uint32_t engine);
 

@@ -79,3 +79,11 @@ TEST(table__an_unknown_knob_is_an_exception) {
   CHECK_EQUAL(settings.number("rdma_slots"), 2048);
   CHECK_EQUAL(settings.real("fault_loss"), 0.0);
 }
+
+TEST(table__only_xdp_wants_one_engine) {
+  weft::engine::Knobs knobs;
+  for (const DatapathKind kind : {DatapathKind::udp, DatapathKind::verbs, DatapathKind::xdp, DatapathKind::automatic}) {
+    knobs.datapath = kind;
+    CHECK_EQUAL(weft::engine::wants_one_engine(knobs), kind == DatapathKind::xdp);
+  }
+}

@@ -1,0 +1,1 @@
+"""Tests of the xdp datapath between two network namespaces joined by a veth pair."""
