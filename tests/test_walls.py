@@ -114,9 +114,13 @@ NATIVE_ROOMS = {
     "datapath": {"datapath", "wire", "telemetry", "files"},
     "gpu": {"gpu", "core"},
     "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
-    "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
+    "local": {"local", "engine", "core", "datapath", "telemetry"},
+    "control": {
+        *("control", "local", "engine", "core", "wire", "policy", "datapath", "telemetry", "files"),
+    },
     "message": {
-        *("message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry", "files"),
+        *("message", "control", "local", "engine", "core"),
+        *("wire", "datapath", "gpu", "telemetry", "files"),
     },
     "sim": {"sim", "core", "wire", "policy", "telemetry"},
     "plugin": {"plugin", "message", "engine", "files"},
@@ -129,6 +133,7 @@ NATIVE_ROOMS = {
 MACHINERY = {
     "bench/native/loops": {
         *("bench/native/loops", "native/engine", "native/core", "native/datapath", "native/gpu"),
+        "native/message",  # half round trips of connections
         "native/plugin",  # the profiler's interface, which a benchmark calls as NCCL does
         "tests/native/verbs",
     },
@@ -158,6 +163,7 @@ BANNED_INCLUDES = {
     "datapath": FOREIGN,
     "gpu": r"sys/socket\.h|netinet/.*|pybind11/.*|nccl.*|Python\.h",
     "engine": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
+    "local": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "control": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "message": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",

@@ -29,3 +29,30 @@ def bench_kernel(
     piece_bytes: int,
     repeats: int,
 ) -> tuple[int, int, int]: ...
+def bench_datagrams(
+    datapath: str,
+    from_space: int,
+    from_address: str,
+    from_interface: int,
+    to_space: int,
+    to_address: str,
+    to_interface: int,
+    datagrams: int,
+    datagram_bytes: int,
+    train: int,
+) -> dict[str, Any]: ...
+
+class TripEnd:
+    @staticmethod
+    def listen(knobs: dict[str, str] | None) -> TripEnd: ...
+    @staticmethod
+    def dial(knobs: dict[str, str] | None, address: bytes) -> TripEnd: ...
+    def address(self) -> bytes: ...
+    def accept(self) -> None: ...
+    def used_network(self) -> bool: ...
+    def echo(self, bytes: int, count: int) -> None: ...  # noqa: A002
+    def exchange(
+        self,
+        bytes: int,  # noqa: A002
+        count: int,
+    ) -> tuple[list[int], int]: ...

@@ -80,7 +80,12 @@ def _arguments() -> list[str]:
 
 
 def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
-    """The result of a benchmark, with everything needed to repeat it."""
+    """The result of a benchmark, with everything needed to repeat it.
+
+    `local`: WEFT_LOCAL, which bench/__main__.py sets for benchmarks of the network.
+    """
+    knobs = {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")}
+    local = {"local": knobs.pop("WEFT_LOCAL")} if "WEFT_LOCAL" in knobs else {}
     return {
         "bench": bench,
         "environment": {
@@ -90,13 +95,23 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
             "numpy": np.__version__,
             "weft": build_info.version(),
             "commit": commit(),
-            "knobs": {k: v for k, v in sorted(os.environ.items()) if k.startswith("WEFT_")},
+            "knobs": knobs,
             "command": ["python", "-m", "bench", *_arguments()],
             "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
+        **local,
         **more,
         "rows": list(rows),
     }
+
+
+def local_notes(found: Config) -> list[str]:
+    """What a table says of WEFT_LOCAL; nothing if a result does not record it."""
+    local = found.get("local")
+    if not local:
+        return []
+    way = "over the network" if local == "off" else "through shared memory where they can"
+    return [f"local {local}: messages between processes of one host go {way}"]
 
 
 @dataclass
@@ -137,7 +152,7 @@ def emit(
     if columns:
         cells = [[_cell(row.get(column)) for column in columns] for row in found["rows"]]
         print_table(columns, cells)
-    for note in notes:
+    for note in [*notes, *local_notes(found)]:
         click.echo(note)
 
 

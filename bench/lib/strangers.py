@@ -23,7 +23,8 @@ FLOWS = 16  # flows of an open frame, each with a peer of its own
 OPENS = 64  # maximum number of open frames in a session; each names FLOWS peers: 1,024 in all
 HELLOS = 1024  # different hello frames, built before the first one is sent
 ADDRESSES = 200  # number of source addresses; used ports of each stay taken for a minute
-DISCARD_PORT = 9
+NEWEST = 7  # the newest version of the control protocol whose frames are built here
+FIRST_LOCAL = 7  # the version whose hello and open frames end with a text about shared memory
 BATCH = 64
 
 
@@ -53,10 +54,15 @@ def _number() -> int:
     return random.getrandbits(63) | 1
 
 
+def _local(version: int) -> bytes:
+    """The last text of hello and open frames, left empty: shared memory is not proposed."""
+    return bytes(2) if version >= FIRST_LOCAL else b""
+
+
 def hello(version: int) -> bytes:
     """The hello of a new process that begins a new session."""
     body = struct.pack("<QQQQIH", _number(), 0, _number(), 0, 0, 1)
-    return frame(HELLO, body + 3 * (_address() + bytes(2)) + bytes(2), version)
+    return frame(HELLO, body + 3 * (_address() + bytes(2)) + bytes(2) + _local(version), version)
 
 
 def open_frame(dial: int, version: int, words: bytes) -> bytes:
@@ -66,7 +72,7 @@ def open_frame(dial: int, version: int, words: bytes) -> bytes:
     for _ in range(FLOWS):
         body += struct.pack("<HHIQIQ", 0, 0, random.getrandbits(31), _number(), 0, _number())
         body += struct.pack("<H", len(words)) + words
-    return frame(OPEN, body, version)
+    return frame(OPEN, body + _local(version), version)
 
 
 def answer(stranger: socket.socket, held: bytearray) -> tuple[int, bytes]:
@@ -90,7 +96,10 @@ def version_at(port: int) -> int:
         kind, body = answer(stranger, bytearray())
     if kind != REFUSE:
         raise RuntimeError("the listener does not refuse version 1 of the control protocol")
-    return int(struct.unpack_from("<QIH", body)[2])
+    version = int(struct.unpack_from("<QIH", body)[2])
+    if version > NEWEST:
+        raise RuntimeError(f"frames of control protocol {version} are unknown to this benchmark")
+    return version
 
 
 def knock(pipe: Pipe, config: Config) -> None:
@@ -148,10 +157,13 @@ def open_much(pipe: Pipe, config: Config) -> None:
         begin = time.perf_counter()
         while not pipe.poll() and (config["opens"] == 0 or opened < config["opens"]):
             left = config["opens"] - opened if config["opens"] else OPENS
+            before = opened
             with contextlib.suppress(OSError):
                 opened += _open_all(
                     config["port"], config["version"], words, min(left, OPENS), held
                 )
+            if config["opens"] and opened == before:
+                raise RuntimeError(f"the listener took {opened} of {config['opens']} opens")
         if config["opens"] != 0:
             pipe.send("ready")
         pipe.recv()

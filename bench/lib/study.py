@@ -18,6 +18,7 @@ from bench.lib.common import (
     Config,
     document,
     interruptible,
+    local_notes,
     rounds,
 )
 from bench.lib.options import CHECKED, Columns, Common
@@ -133,6 +134,7 @@ def conduct(
         found["partial"] = True
     said = [f"missing: {one['contender']}: {one['missing']}" for one in missing]
     said += [f"failed: {one['contender']}, round {one['round']}" for one in failed]
+    said += local_notes(found)
     if cut.short:
         said.append(INTERRUPTED_NOTE)
     write(found, study.table, common, [*(notes(found["rows"]) if rows else ()), *said])

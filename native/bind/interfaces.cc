@@ -9,6 +9,7 @@
 #include "native/datapath/udp/interface_choice.h"
 #include "native/datapath/udp/interface_sysfs.h"
 #include "native/datapath/udp/reverse_path.h"
+#include "native/datapath/xdp/xdp_devices.h"
 
 namespace py = pybind11;
 
@@ -39,6 +40,12 @@ std::string reverse_path_problem(const std::string& address) {
   return datapath::reverse_path_problem(datapath::list_interfaces(&error), parsed);
 }
 
+std::string why_no_xdp() {
+  std::string error;
+  datapath::probe_xdp(&error);
+  return error;
+}
+
 }  // namespace
 
 void bind_interfaces(py::module_& module) {
@@ -60,11 +67,16 @@ void bind_interfaces(py::module_& module) {
       .def_property_readonly(
           "what", [](const I& self) { return datapath::what_it_is(self.of); },
           "What it is, as in 'bond of eth0, eth1'.")
+      .def_property_readonly(
+          "why_not_xdp", [](const I& self) { return datapath::why_not_xdp(self.of); },
+          "Why AF_XDP is not used on it; empty: it is used.")
       .def_readonly("why_left_out", &I::why_left_out,
                     "Why it is not used unless a setting names it; empty: it is used.")
       .def("__repr__", [](const I& self) { return "<Interface " + self.of.name + ">"; });
   module.def("interfaces", &interfaces, py::arg("family"),
              "All network interfaces, in the kernel's order; empty if they cannot be listed. family: the knob.");
+  module.def("why_no_xdp", &why_no_xdp,
+             "Why WEFT_DATAPATH=xdp does not work on this host for this process, with the remedy; empty: it does.");
   module.def("reverse_path_problem", &reverse_path_problem, py::arg("address"),
              "Why the kernel may drop packets to this address of this host, with the remedy; empty: it does not.");
 }

@@ -215,6 +215,7 @@ Hello ControlPlane::hello_of(const Session& session, const ControlSocket& socket
   hello.to = socket.remote();
   hello.control = control_address(session.device);
   for (const datapath::Place& place : (*devices_)[session.device].places) hello.addresses.push_back(place.address);
+  if (host_ != nullptr) hello.local = host_->name();
   return hello;
 }
 
@@ -324,6 +325,7 @@ bool ControlPlane::on_hello_reply(ControlSocket* socket, const Frame& frame) {
     session->remote_token = theirs.session;
     session->remote_device = theirs.device;
     session->remote_engines = theirs.engines;
+    session->local = theirs.local;
     session->control = theirs.control.port() != 0 ? theirs.control : session->target;
     if (theirs.control.is_v6() && IN6_IS_ADDR_LINKLOCAL(&theirs.control.v6.sin6_addr))
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;

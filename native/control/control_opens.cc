@@ -18,6 +18,11 @@ constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
 // Limits on the state that one remote process can make this process store.
 constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 
+// Whether a connection has policies of its own, which only messages on the network follow.
+bool chosen(const engine::PolicySet& policies) noexcept {
+  return policies.window != nullptr || policies.path != nullptr || policies.loss != nullptr || policies.own_credit;
+}
+
 }  // namespace
 
 void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
@@ -51,16 +56,7 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
   const auto place = dials_.find(dial->id);
   if (place != dials_.end()) {
     Session* session = find_session(place->second.session);
-    if (session != nullptr && !place->second.frame.empty()) {
-      --session->opening;
-      // Tells the peer that the dial was given up; otherwise the peer would keep the state of this open request until
-      // its own handshake timeout.
-      if (status == Status::cancelled || status == Status::timed_out) {
-        const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion,
-                              "abandoned by the dialler"};
-        static_cast<void>(send_to(session, encode(given_up)));
-      }
-    }
+    if (session != nullptr && !place->second.frame.empty()) end_open(session, dial->id, status);
     if (status != Status::ok) setup_.give_back(place->second.flows);
     dials_.erase(place);
   }
@@ -105,8 +101,13 @@ void ControlPlane::send_opens(Session* session) {
 bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   const std::uint16_t ours = static_cast<std::uint16_t>(engines_->size()), theirs = session->remote_engines;
   const std::uint16_t most = std::min<std::uint16_t>(std::max(ours, theirs), kStripesAuto);
-  const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
   const std::shared_ptr<DialState> dial = pending->state;
+  Open open;
+  propose_memory(session, pending, &open);
+  // The flow of a connection through shared memory carries no messages: it shows that the peer lives.
+  const auto stripes = static_cast<std::uint16_t>(pending->half != nullptr ? 1
+                                                  : knobs_->stripes != 0   ? knobs_->stripes
+                                                                           : most);
   const std::uint64_t apart = dial->policies.path == nullptr ? 0 : dial->policies.path->number;
   // The engine of the home flow. Two processes compute the same one for each other's connections, so that their short
   // messages keep one engine busy. The clients of a server get different ones.
@@ -124,7 +125,6 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
     finish_dial(dial, status, error);
     return false;
   }
-  Open open;
   open.dial = dial->id;
   open.listener = dial->listener;
   setup_.describe(dial->device, pending->flows, &dial->to, &open);
@@ -133,6 +133,41 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   dial->deadline_ns = engine::now_ns() + knobs_->handshake_timeout_ns;  // time in the queue does not count
   static_cast<void>(send_to(session, pending->frame));
   return true;
+}
+
+// Proposes to a process of this host that all messages of the connection pass through shared memory.
+void ControlPlane::propose_memory(Session* session, PendingDial* pending, Open* open) {
+  const DialState& dial = *pending->state;
+  if (host_ == nullptr || session->local.empty() || dial.without_memory || chosen(dial.policies)) return;
+  const std::uint64_t words[] = {random_token(), random_token()};
+  const std::string token(reinterpret_cast<const char*>(words), sizeof words);
+  std::string why;
+  pending->half = host_->propose(session->local, token, &why);
+  if (pending->half != nullptr) open->local = token;
+  if (!why.empty())
+    refusal_log_.log(engine::now_ns(), engine::LogLevel::info,
+                     session->name + " is on this host, but messages go over the network: " + why);
+}
+
+// Takes the memory that the dialling process proposed. Null: messages go over the network, and `open` says so too.
+std::unique_ptr<local::Half> ControlPlane::take_memory(const Session& session, const engine::PolicySet& policies,
+                                                       Open* open) {
+  std::unique_ptr<local::Half> half;
+  std::string why;
+  if (host_ != nullptr && !open->local.empty() && !chosen(policies)) half = host_->take(open->local, &why);
+  if (half == nullptr) open->local.clear();
+  if (!why.empty())
+    refusal_log_.log(engine::now_ns(), engine::LogLevel::info,
+                     session.name + " is on this host, but messages go over the network: " + why);
+  return half;
+}
+
+Status ControlPlane::join_memory(std::unique_ptr<local::Half> half,
+                                 const std::shared_ptr<engine::ConnectionCore>& connection, std::string* error) {
+  if (host_->join(std::move(half), connection)) return Status::ok;
+  *error = "no thread or descriptor is left for messages through shared memory; WEFT_LOCAL=off does without";
+  connection->fail(Status::out_of_descriptors);
+  return Status::out_of_descriptors;
 }
 
 void ControlPlane::say_again(Session* session) {
@@ -217,8 +252,9 @@ Status ControlPlane::check_limits(const Session& session, ListenerState* listene
 }
 
 // `open_bytes`: size of the open frame.
-Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_t open_bytes, PendingAccept* accept,
+Status ControlPlane::accept_open(Session* session, Open* offered, std::int64_t open_bytes, PendingAccept* accept,
                                  std::string* error) {
+  Open& open = *offered;
   accept->listener = listener_for(*session, open.listener);
   if (accept->listener == nullptr) {
     *error = session->guard == Guard::key ? "there is no listener with the requested id"
@@ -256,9 +292,13 @@ Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_
   reply.dial = open.dial;
   setup_.describe(listener.device, flows, &open.addresses[0], &reply);
   reply.segment_bytes = std::min(reply.segment_bytes, open.segment_bytes);
+  std::unique_ptr<local::Half> half = take_memory(*session, listener.policies, &open);
+  reply.local = open.local;
   status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, rtt_ns(*session),
                        strange ? open_bytes : -1, session->name, notifier_, &accept->connection, error);
   if (strange) budget_.set(session->id, setup_.holding(session->id));
+  if (status != Status::ok) return status;
+  if (half != nullptr) status = join_memory(std::move(half), accept->connection, error);
   if (status != Status::ok) return status;
   accept->begun_ns = engine::now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
@@ -280,7 +320,7 @@ bool ControlPlane::on_open(Session* session, ControlSocket* socket, const Frame&
   PendingAccept accept;
   std::string error;
   const auto bytes = static_cast<std::int64_t>(kFrameHeaderBytes + frame.body.size());
-  const Status status = accept_open(session, open, bytes, &accept, &error);
+  const Status status = accept_open(session, &open, bytes, &accept, &error);
   if (status != Status::ok) {
     refuse(socket, open.dial, status, error);
     return true;
@@ -299,6 +339,12 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   const std::shared_ptr<DialState> dial = place->second.state;
   std::vector<LocalFlow> flows;
   flows.swap(place->second.flows);
+  std::unique_ptr<local::Half> half = std::move(place->second.half);
+  if (half == nullptr) reply.local.clear();
+  if (half != nullptr && reply.local.empty()) {
+    dial_without_memory(session, dial, flows);
+    return true;
+  }
   if (reply.flows.size() != flows.size() || reply.addresses.empty() || reply.segment_bytes < 256 ||
       reply.segment_bytes > place->second.segment_bytes) {
     setup_.give_back(flows);
@@ -307,8 +353,9 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   }
   std::shared_ptr<engine::ConnectionCore> connection;
   std::string error;
-  const Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes,
-                                    rtt_ns(*session), -1, session->name, notifier_, &connection, &error);
+  Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes, rtt_ns(*session),
+                              -1, session->name, notifier_, &connection, &error);
+  if (status == Status::ok && half != nullptr) status = join_memory(std::move(half), connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
     confirmed_.push_back({engine::now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});
@@ -322,6 +369,25 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   finish_dial(dial, status, error);
   send_opens(session);
   return true;
+}
+
+// The peer does not take the memory: opens the connection again, with all flows, which then carry its messages.
+void ControlPlane::dial_without_memory(Session* session, const std::shared_ptr<DialState>& dial,
+                                       const std::vector<LocalFlow>& flows) {
+  setup_.give_back(flows);
+  end_open(session, dial->id, Status::cancelled);
+  dials_.erase(dial->id);
+  dial->id = random_token();
+  dial->without_memory = true;
+  start_dial(dial);
+}
+
+// To be called when a dial no longer waits for an answer to its open frame. If the dial was given up, tells the peer,
+// which would otherwise keep the state of this open request until its own handshake timeout.
+void ControlPlane::end_open(Session* session, std::uint64_t dial, Status status) {
+  --session->opening;
+  const Refuse given_up{dial, static_cast<std::uint32_t>(status), kControlVersion, "abandoned by the dialler"};
+  if (status == Status::cancelled || status == Status::timed_out) static_cast<void>(send_to(session, encode(given_up)));
 }
 
 // Remembers that an open request is finished, because duplicates of it may still arrive from a lost control socket.

@@ -64,13 +64,14 @@ std::string no_answer(const datapath::SocketAddress& to, const std::vector<datap
 
 ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
                            const engine::DatapathChoice* datapath, engine::Notifier* notifier,
-                           engine::TelemetryPage* page, std::shared_ptr<engine::TraceWriter> trace)
+                           engine::TelemetryPage* page, std::shared_ptr<engine::TraceWriter> trace, local::Host* host)
     : knobs_(knobs),
       engines_(engines),
       datapath_(datapath),
       devices_(&datapath->found.devices),
       notifier_(notifier),
       helped_(trace == nullptr),
+      host_(host),
       wait_(knobs->spin_ns),
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
@@ -144,7 +145,7 @@ void ControlPlane::wake() noexcept {
 int ControlPlane::pause_ms() const noexcept {
   if (!unread_.empty() || !deferred_.empty()) return 0;
   bool waits = accept_gate_.is_paused() || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
-  waits = waits || budget_.any_silent();
+  waits = waits || budget_.any_silent() || (host_ != nullptr && host_->has_guests());
   for (const auto& [id, socket] : sockets_) waits = waits || socket->state() != ControlSocket::State::ready;
   for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
   return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
@@ -221,17 +222,9 @@ void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept
   bool more = true;
   while (more && engine::now_ns() < until_ns) {
     if (share_.see_caller(engine::now_ns())) wake();
-    int pause = 1;
-    {
-      // Does not wait for the control thread: its iteration may take longer than the caller may wait.
-      const std::unique_lock<std::mutex> lock(share_.mutex(), std::try_to_lock);
-      if (stopping_.load()) break;
-      if (lock.owns_lock()) {
-        share_.count_round();
-        iterate();
-        if (!unread_.empty()) pause = 0;
-      }
-    }
+    if (stopping_.load()) break;
+    bool unread = false;
+    const int pause = try_iterate(&unread) && unread ? 0 : 1;
     {
       const std::lock_guard<std::mutex> lock(dial.mutex);
       more = dial.status == Status::would_block;
@@ -270,7 +263,26 @@ void ControlPlane::dial(std::shared_ptr<DialState> dial) {
     const std::lock_guard<std::mutex> lock(mutex_);
     new_dials_.push_back(std::move(dial));
   }
+  // Sends the open frame on this thread, if it can, instead of waking another one for that.
+  if (helped_ && share_.enter()) {
+    engine::prepare_exceptions();
+    static_cast<void>(share_.see_caller(engine::now_ns()));
+    bool unread = false;
+    const bool ran = try_iterate(&unread) && !unread;
+    if (!share_.leave() && ran) return;
+  }
   wake();
+}
+
+// Runs an iteration for a caller that has entered `share_`, unless the control thread runs one: that may take longer
+// than the caller may wait. `unread`: whether a next iteration has work already.
+bool ControlPlane::try_iterate(bool* unread) noexcept {
+  const std::unique_lock<std::mutex> lock(share_.mutex(), std::try_to_lock);
+  if (!lock.owns_lock() || stopping_.load()) return false;
+  share_.count_round();
+  iterate();
+  *unread = !unread_.empty();
+  return true;
 }
 
 void ControlPlane::take_dials() {
@@ -340,6 +352,7 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   check_accepts(now_ns);
   check_sessions(now_ns);
   forget_confirmed(now_ns);
+  if (host_ != nullptr) host_->tend();
 }
 
 // Drops the stored confirm frames of dials that need not be sent again any more. Only the oldest is checked: if

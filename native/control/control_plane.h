@@ -26,6 +26,7 @@
 #include "native/control/process_log.h"
 #include "native/control/session.h"
 #include "native/engine/log_limit.h"
+#include "native/local/host.h"
 
 namespace weft::control {
 
@@ -33,7 +34,7 @@ class ControlPlane final : private engine::PeerWatch {
  public:
   ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
                const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page,
-               std::shared_ptr<engine::TraceWriter> trace);
+               std::shared_ptr<engine::TraceWriter> trace, local::Host* host = nullptr);
   ~ControlPlane() override;
 
   Status start(std::string* error);
@@ -61,8 +62,9 @@ class ControlPlane final : private engine::PeerWatch {
     std::shared_ptr<DialState> state;
     std::vector<LocalFlow> flows;
     std::uint64_t session = 0;
-    std::uint32_t segment_bytes = 0;  // segment size offered to the peer
-    std::string frame;                // the open frame, to repeat it on another control socket; empty: not sent yet
+    std::uint32_t segment_bytes = 0;    // segment size offered to the peer
+    std::unique_ptr<local::Half> half;  // memory that was proposed to the peer; null: none
+    std::string frame;                  // the open frame, to repeat it on another control socket; empty: not sent yet
   };
   struct PendingAccept {
     std::shared_ptr<engine::ConnectionCore> connection;
@@ -83,6 +85,7 @@ class ControlPlane final : private engine::PeerWatch {
   void run() noexcept;
   void await_work() noexcept;
   void iterate() noexcept;
+  bool try_iterate(bool* unread) noexcept;
   int pause_ms() const noexcept;
   void wake() noexcept;
   void serve(int descriptor);
@@ -155,16 +158,23 @@ class ControlPlane final : private engine::PeerWatch {
   void move_dials(std::uint64_t session, Status outcome, const std::string& why);
   void send_opens(Session* session);
   bool send_open(Session* session, PendingDial* pending);
+  void propose_memory(Session* session, PendingDial* pending, Open* open);
+  std::unique_ptr<local::Half> take_memory(const Session& session, const engine::PolicySet& policies, Open* open);
   void say_again(Session* session);
+  Status join_memory(std::unique_ptr<local::Half> half, const std::shared_ptr<engine::ConnectionCore>& connection,
+                     std::string* error);
   bool on_open(Session* session, ControlSocket* socket, const Frame& frame);
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
   void on_confirmed(Session* session);
+  void dial_without_memory(Session* session, const std::shared_ptr<DialState>& dial,
+                           const std::vector<LocalFlow>& flows);
+  void end_open(Session* session, std::uint64_t dial, Status status);
   void forget_open(Session* session, std::uint64_t dial);
   bool has_accepts(std::uint64_t session) const noexcept;
   std::size_t accepts_of(std::uint64_t session) const noexcept;
   bool drop_oldest_accept();
-  Status accept_open(Session* session, const Open& open, std::int64_t open_bytes, PendingAccept* accept,
+  Status accept_open(Session* session, Open* offered, std::int64_t open_bytes, PendingAccept* accept,
                      std::string* error);
   void keep_proved(const Session& session, Open* open);
   Status check_limits(const Session& session, ListenerState* listener, const Open& open, std::string* error);
@@ -208,6 +218,7 @@ class ControlPlane final : private engine::PeerWatch {
   // Whether a thread that waits for its connection may run the control thread's loop. False if a trace is written: each
   // thread that writes to it needs a ring buffer of its own.
   const bool helped_;
+  local::Host* const host_;  // null: all messages go over the network
   InputWait wait_;
   FlowSetup setup_;
   const std::uint64_t node_;  // random number that identifies this process

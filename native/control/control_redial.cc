@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "native/control/control_plane.h"
 #include "native/datapath/fork_registry.h"
@@ -56,7 +57,7 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 ControlSocket* ControlPlane::watch_socket(std::unique_ptr<ControlSocket> socket) {
   const int descriptor = socket->descriptor();
   epoll_event event{};
-  event.events = socket->dialled() ? EPOLLOUT : EPOLLIN;
+  event.events = socket->interest = socket->dialled() ? EPOLLOUT : EPOLLIN;
   event.data.fd = descriptor;
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return nullptr;
   set_keepalive(descriptor, knobs_->peer_dead_ns);
@@ -154,9 +155,10 @@ void ControlPlane::on_connected(ControlSocket* socket) {
 }
 
 void ControlPlane::update_interest(ControlSocket* socket) noexcept {
+  const std::uint32_t interest = EPOLLIN | (socket->has_output() ? EPOLLOUT : 0u);
+  if (std::exchange(socket->interest, interest) == interest) return;
   epoll_event event{};
-  event.events = EPOLLIN;
-  if (socket->has_output()) event.events |= EPOLLOUT;
+  event.events = interest;
   event.data.fd = socket->descriptor();
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket->descriptor(), &event);
 }

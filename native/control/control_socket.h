@@ -78,6 +78,7 @@ class ControlSocket {
   bool proves = false;           // opened only to show the peer that we own one of our addresses
   bool deferred = false;         // waits for its turn in the control plane's next iteration
   bool turned_away = false;      // accepted with the spare descriptor, in order to be refused after the hello
+  std::uint32_t interest = 0;    // events that epoll waits for
   std::uint16_t local_port = 0;  // the local port on which the socket was accepted
   std::uint32_t device = 0;
   std::string peer_address;

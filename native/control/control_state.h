@@ -61,7 +61,8 @@ struct DialState {
   // Set if `error` says that the peer is stalled. This and the fields below are used by the control loop only.
   bool stall_told = false;
   std::int64_t begun_ns = 0;
-  bool retried = false;  // the session of this dial ended, and the dial was tried again in another session
+  bool without_memory = false;  // the peer does not take shared memory for this connection
+  bool retried = false;         // the session of this dial ended, and the dial was tried again in another session
 };
 
 }  // namespace weft::control

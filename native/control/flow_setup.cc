@@ -228,7 +228,10 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   if (trace_ != nullptr) {
     const std::uint64_t pair = remote.flows[0].flow_token ^ flows[0].end.flow_token;
     const std::size_t paths = static_cast<std::size_t>(knobs_->paths);
-    trace = {trace_, {pair, peer_address, datapath_->entry->name, flows.size(), paths}};
+    const bool local = !remote.local.empty();  // all messages pass through shared memory
+    trace = {
+        trace_,
+        {pair, peer_address, local ? "local" : datapath_->entry->name, local ? 1 : flows.size(), local ? 0 : paths}};
   }
   auto core = std::make_shared<engine::ConnectionCore>(connection, refs, peer_address, reads_payload, notifier,
                                                        std::move(trace));
@@ -308,6 +311,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
     // The engine closes an opened peer's link and releases its index after the peer's last flow. A peer that has never
     // answered is not notified, because waiting for its confirmation would keep its memory.
     engine->call([&] {
+      if (reason == Status::peer_dead) engine->receive_waiting();
       for (const PeerPlace& place : places) {
         if (!place.open) {
           release_peer(engine, place.index);

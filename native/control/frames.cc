@@ -138,6 +138,7 @@ std::string encode(FrameType type, const Hello& hello) {
   }
   writer.put(static_cast<std::uint16_t>(hello.addresses.size()));
   for (const datapath::SocketAddress& address : hello.addresses) put_address(&writer, address);
+  writer.put_text(hello.local);
   return writer.frame(type);
 }
 
@@ -158,6 +159,7 @@ bool decode(const std::string& body, Hello* out) {
   }
   out->addresses.resize(reader.count(kAddressesMax));
   for (datapath::SocketAddress& address : out->addresses) known = get_address(&reader, &address) && known;
+  reader.get_text(&out->local, kLocalBytesMax);
   return reader.whole() && known && out->node != 0 && out->session != 0 && out->engines <= kEnginesMax;
 }
 
@@ -177,6 +179,7 @@ std::string encode(FrameType type, const Open& open) {
   for (const datapath::SocketAddress& address : open.addresses) put_address(&writer, address);
   writer.put(static_cast<std::uint16_t>(open.flows.size()));
   for (const FlowEnd& flow : open.flows) put_flow(&writer, flow);
+  writer.put_text(open.local);
   return writer.frame(type);
 }
 
@@ -197,6 +200,7 @@ bool decode(const std::string& body, Open* out) {
   for (datapath::SocketAddress& address : out->addresses) known = get_address(&reader, &address) && known;
   out->flows.resize(reader.count(kStripesMax));
   for (FlowEnd& flow : out->flows) get_flow(&reader, &flow);
+  reader.get_text(&out->local, kLocalBytesMax);
   return reader.whole() && known;
 }
 

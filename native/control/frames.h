@@ -14,7 +14,7 @@ namespace weft::control {
 
 // Increment this with any change of a frame or of the wire format. Each end refuses another version, and its message
 // names both versions.
-inline constexpr std::uint16_t kControlVersion = 6;
+inline constexpr std::uint16_t kControlVersion = 7;
 static_assert(wire::kVersion == 3,
               "the wire format has changed: raise kControlVersion, and the number in this assertion");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
@@ -25,6 +25,7 @@ inline constexpr std::size_t kAddressesMax = 64;
 inline constexpr std::size_t kParamsBytesMax = 3072;
 inline constexpr std::size_t kRefusalTextMax = 512;
 inline constexpr std::size_t kEnginesMax = 64;
+inline constexpr std::size_t kLocalBytesMax = 64;
 
 enum class FrameType : std::uint16_t {
   hello = 1,
@@ -56,6 +57,7 @@ struct Hello {
   datapath::SocketAddress control;   // where the sender accepts control sockets while it runs
   // Addresses of the sender's device; the sender accepts control sockets on each of them, at the port of `control`.
   std::vector<datapath::SocketAddress> addresses;
+  std::string local;  // name of the Unix socket at which processes of its host meet the sender; empty: there is none
 };
 
 // One end of a flow, with all that the other end needs to reach it.
@@ -83,6 +85,9 @@ struct Open {
   std::uint64_t eager_slots = 0;
   std::vector<datapath::SocketAddress> addresses;
   std::vector<FlowEnd> flows;
+  // In an open frame: names the memory that the sender has handed over at the receiver's Unix socket, for all messages
+  // of the connection; in a reply: the same if the memory will be used. Empty: messages go over the flows.
+  std::string local;
 };
 
 struct Confirm {

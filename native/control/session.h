@@ -33,6 +33,7 @@ struct Session {
   datapath::SocketAddress control;              // where the peer accepts control sockets; port 0: it cannot be reached
   std::uint16_t local_port = 0;                 // at the accepting end: local port of the first control socket
   std::string key;                              // at the dialling end: device, target and process as text
+  std::string local;                            // the peer's Unix socket, for processes of its host; empty: none
   std::string name;                             // the peer's address, for logs and errors
   std::vector<datapath::SocketAddress> proved;  // addresses that the peer has connected from
 

@@ -70,6 +70,10 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       tallies_(flows_.size()) {}
 
+ConnectionCore::~ConnectionCore() {
+  if (port_ != nullptr) port_->end();
+}
+
 // Takes the request slot of the next message, if it is free. The caller must hold the direction's mutex.
 Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::size_t bytes,
                              RequestSlot** out) noexcept {
@@ -116,10 +120,45 @@ bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) con
   return direction.next_message < 2 || !direction.slots.of(direction.next_message - 2).taken();
 }
 
+// The direction's mutex must be held.
+Status ConnectionCore::post_to_port(Direction* direction, const Payload& payload, std::size_t bytes, bool sends,
+                                    Request** out, std::uint64_t* number) noexcept {
+  RequestSlot* slot = nullptr;
+  const Status status = begin(direction, payload, bytes, &slot);
+  if (status != Status::ok) return status;
+  slot->message = direction->next_message++;
+  if (number != nullptr) *number = slot->message;
+  slot->posted_bytes = bytes;
+  slot->sends = sends;
+  slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
+  *out = slot;  // set first: the message may be complete before the call below returns
+  const MessagePort::Posting post{slot, static_cast<std::uint8_t*>(payload.data), payload.stages, bytes};
+  sends ? port_->post_send(post) : port_->post_receive(post);
+  return Status::ok;
+}
+
+void ConnectionCore::on_moved(RequestSlot* slot, std::uint64_t message_bytes) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(tallies_mutex_);  // the engine may be releasing the flow
+    if (const core::Flow* const home = tallies_[core::kHomeFlow].flow) {
+      telemetry::FlowCells& counters = *home->config.counters;
+      (slot->sends ? counters.bytes_sent : counters.bytes_received) += static_cast<std::int64_t>(message_bytes);
+    }
+  }
+  complete(slot, Status::ok, message_bytes);
+  notifier_->notify();
+}
+
+void ConnectionCore::on_unsent(RequestSlot* slot, Status reason) noexcept {
+  complete(slot, reason, 0);
+  notifier_->notify();
+}
+
 Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Request** out,
                                  std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(send_.mutex);
+  if (port_ != nullptr) return post_to_port(&send_, payload, bytes, true, out, number);
   RequestSlot* slot = nullptr;
   const Status status = begin(&send_, payload, bytes, &slot);
   if (status != Status::ok) return status;
@@ -153,6 +192,7 @@ Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity
                                     std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(receive_.mutex);
+  if (port_ != nullptr) return post_to_port(&receive_, payload, capacity_bytes, false, out, number);
   RequestSlot* slot = nullptr;
   const Status status = begin(&receive_, payload, capacity_bytes, &slot);
   if (status != Status::ok) return status;
@@ -188,6 +228,10 @@ Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity
 
 bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
   if (send->done()) return true;  // no flow waits for the bounce buffer
+  if (port_ != nullptr) {
+    port_->unattend();
+    return true;
+  }
   const auto* slot = static_cast<RequestSlot*>(send);
   const std::uint32_t flow = core::flow_of_stage(slot->message, slot->posted_bytes, stage, stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
@@ -209,6 +253,7 @@ Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept 
 }
 
 Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept {
+  if (port_ != nullptr) return port_->help();
   // Every second call runs the loop of the home flow's engine, because a message that is shorter than its receive may
   // come over the home flow alone.
   if (turn % 2 == 0) return flows_[core::kHomeFlow].engine->help();
@@ -217,6 +262,7 @@ Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, st
 }
 
 void ConnectionCore::progress(const Request& request) noexcept {
+  if (port_ != nullptr) return port_->poll();
   const auto& slot = static_cast<const RequestSlot&>(request);
   if (slot.posted_bytes <= core::kHomeBytesMax) {
     polled_.store(true, std::memory_order_relaxed);
@@ -232,6 +278,7 @@ void ConnectionCore::progress(const Request& request) noexcept {
 }
 
 void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexcept {
+  if (port_ != nullptr) return port_->unattend();
   const std::uint32_t parts = core::stage_count(bytes, stripes());
   for (std::uint32_t part = 0; part < parts; ++part) {
     flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->unattend();
@@ -239,6 +286,7 @@ void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexce
 }
 
 void ConnectionCore::on_waited(bool send, std::uint64_t message, std::uint64_t bytes) noexcept {
+  if (port_ != nullptr) return port_->unattend();
   if (bytes < kFewBytes) return;
   Direction& direction = send ? send_ : receive_;
   {
@@ -272,7 +320,12 @@ void ConnectionCore::complete(RequestSlot* slot, Status status, std::size_t byte
 void ConnectionCore::fail(Status reason) noexcept {
   std::int32_t healthy = 0;
   if (!failure_.compare_exchange_strong(healthy, static_cast<std::int32_t>(reason))) return;
-  for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
+  port_ != nullptr ? port_->end() : on_port_ended();
+}
+
+// Nothing but the flows uses buffers of requests any more.
+void ConnectionCore::on_port_ended() noexcept {
+  for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, health());
 }
 
 // The peer has closed or died. Eager messages that arrived before can still be received. The connection fails if there
@@ -280,7 +333,8 @@ void ConnectionCore::fail(Status reason) noexcept {
 void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept {
   if (receive_waits) receive_waits_.store(true, std::memory_order_release);
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
-  if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
+  if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != flow_count()) return;
+  if (port_ != nullptr) return port_->on_peer_closed(reason);
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
   if (drained || receive_waits_.load(std::memory_order_acquire) || lacks_parts()) return fail(reason);
   // The flows have released the buffers of outstanding sends, so these sends fail now.

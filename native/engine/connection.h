@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "native/engine/engine.h"
+#include "native/engine/message_port.h"
 #include "native/engine/notifier.h"
 #include "native/engine/patience.h"
 #include "native/engine/request_slots.h"
@@ -26,6 +27,12 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
                  Notifier* notifier, ConnectionTrace trace = {});
+  ~ConnectionCore();
+  // Lets a port move all messages, instead of the flows. To be called before the first post.
+  void use_port(std::shared_ptr<MessagePort> port) noexcept { port_ = std::move(port); }
+  MessagePort* port() const noexcept { return port_.get(); }
+  // What moves the messages; empty: the datapath.
+  const char* port_name() const noexcept { return port_ == nullptr ? "" : port_->name(); }
 
   // Where the bytes of a message are: at `data`, or in bounce buffers (`stages`, one per stripe).
   struct Payload {
@@ -59,9 +66,11 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void quiesce(const void* data, std::size_t bytes) noexcept;
   Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
   // Whether the peer has closed the connection; messages that arrived before may still be received.
-  bool closed_by_peer() const noexcept { return flows_peer_closed_.load(std::memory_order_acquire) == stripes(); }
+  bool closed_by_peer() const noexcept { return flows_peer_closed_.load(std::memory_order_acquire) == flow_count(); }
   const std::string& peer_address() const noexcept { return peer_address_; }
-  bool reads_payload() const noexcept { return reads_payload_; }
+  bool reads_payload() const noexcept { return reads_payload_ || port_ != nullptr; }
+  // Number of stripes of a large message.
+  std::uint32_t stripes() const noexcept { return port_ != nullptr ? 1 : static_cast<std::uint32_t>(flows_.size()); }
   // Reads the counters that the engines update, without interrupting the engines.
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
@@ -71,10 +80,16 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::vector<FlowRef> flows_on(std::int64_t engine) const;
   const ConnectionTrace& trace() const noexcept { return trace_; }
 
-  // Aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only the first call has
-  // an effect.
+  // Ends the port, then aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only
+  // the first call has an effect.
   void fail(Status reason) noexcept;
   const std::shared_ptr<core::Passed>& passed() const noexcept { return passed_; }
+
+  // Called by the port: it has moved all bytes of a message, will not move any more of a send because the peer has
+  // closed, or has ended.
+  void on_moved(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
+  void on_unsent(RequestSlot* slot, Status reason) noexcept;
+  void on_port_ended() noexcept;
 
   // The functions from here to on_flow_released() are called on engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
@@ -99,7 +114,9 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
   void await_quiesced() noexcept;
   bool lacks_parts() noexcept;
-  std::uint32_t stripes() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
+  Status post_to_port(Direction* direction, const Payload& payload, std::size_t bytes, bool sends, Request** out,
+                      std::uint64_t* number) noexcept;
+  std::uint32_t flow_count() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
 
   const std::uint64_t id_;
   const std::vector<FlowRef> flows_;
@@ -108,6 +125,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   const std::shared_ptr<core::Passed> passed_ = std::make_shared<core::Passed>();
   Notifier* notifier_;
   const ConnectionTrace trace_;
+  std::shared_ptr<MessagePort> port_;  // null: the flows move the messages
   Patience patience_;
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;

@@ -18,6 +18,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/connection.h"
 #include "native/engine/exceptions.h"
+#include "native/engine/fork_count.h"
 #include "native/engine/futex.h"
 #include "native/engine/log.h"
 #include "native/engine/page_states.h"
@@ -42,10 +43,6 @@ constexpr int kCallTries = 1'000;
 constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
 constexpr int kCallRounds = 8;  // maximum number of loop iterations that leave_call() runs for the engine's thread
 constexpr std::chrono::milliseconds kCallPause{1};
-
-// Number of forks that led to this process. An engine's thread and sockets exist only in the process that started the
-// engine, not in forked children.
-std::atomic<int> forks{0};
 
 core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells* counters) noexcept {
   config.counters = counters;
@@ -95,9 +92,7 @@ void Engine::place_thread() noexcept {
 }
 
 bool Engine::start(std::string* error) {
-  static const bool counts = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); }) == 0;
-  static_cast<void>(counts);
-  forks_ = forks.load();
+  forks_ = fork_count().load();
   if (!datapath_->open(error)) return false;
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (doorbell_ < 0) {
@@ -185,6 +180,11 @@ bool Engine::round() noexcept {
   return busy;
 }
 
+void Engine::receive_waiting() noexcept {
+  for (int burst = 0; burst < kAwayBursts && datapath_->rx_burst(this) != 0; ++burst) {
+  }
+}
+
 // Sleeps until there is work for this thread. Callers may run the loop meanwhile.
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
@@ -245,7 +245,7 @@ void Engine::ring() noexcept {
 }
 
 Engine::Help Engine::help() noexcept {
-  if (!helps_ || forks_ != forks.load(std::memory_order_relaxed)) return Help::busy;
+  if (!helps_ || forks_ != fork_count().load(std::memory_order_relaxed)) return Help::busy;
   const std::int64_t now = now_ns();
   if (!loop_.ask(now)) return Help::busy;
   if (!loop_.try_enter()) return Help::taken;
@@ -306,7 +306,7 @@ void Engine::call(const std::function<void()>& work) {
 // Runs `work` on the calling thread if no thread runs the loop: to wake the engine's thread and to be woken by it would
 // take far longer than most work does.
 bool Engine::call_here(const std::function<void()>& work) {
-  if (!helps_ || forks_ != forks.load(std::memory_order_relaxed) || !loop_.try_enter()) return false;
+  if (!helps_ || forks_ != fork_count().load(std::memory_order_relaxed) || !loop_.try_enter()) return false;
   struct Leave {
     Engine* engine;
     ~Leave() { engine->leave_call(); }

@@ -112,6 +112,9 @@ class Engine final : private datapath::RxSink {
   // Sets the addresses of a peer, by path, for log lines and the trace.
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
+  // Handles the datagrams that wait in the sockets. A peer that ended may have sent its last acknowledgment or close
+  // packet before this thread ran again.
+  void receive_waiting() noexcept;
   std::int64_t time_ns() const noexcept { return now_ns_; }
   std::uint64_t owner_id(std::uint32_t flow) const noexcept;
   std::size_t open_flows() const noexcept { return open_flows_.load(std::memory_order_relaxed); }

@@ -21,6 +21,7 @@ enum class DatapathKind : std::int32_t { WEFT_DATAPATHS(WEFT_NAME) automatic };
 #undef WEFT_NAME
 #define WEFT_WORD(name) #name "|"
 enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
+enum class LocalMode : std::int32_t { automatic, ring, off };
 enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
@@ -39,7 +40,12 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "NCCL_SOCKET_IFNAME says, else every interface with an address beyond its link that is no bridge, overlay or "    \
     "container network; without one, a routable address of lo, else lo")                                                                                 \
   CHOICE(datapath, operator, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                         \
-    "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
+    "What moves the data: UDP sockets, RDMA queue pairs, UDP through AF_XDP past the kernel's stack; auto: queue pairs " \
+    "where a device works, UDP sockets otherwise")                                                                    \
+  CHOICE(local, operator, LocalMode, off, "auto|ring|off", "auto,ring",                                               \
+    "Messages between processes of one host and user pass through shared memory instead of the network; auto: long "  \
+    "ones are copied once where the kernel allows it; ring: never. Policies, paths, faults and plans play no part "   \
+    "there, so that a knob that sets one of them turns it off")                                                       \
   TEXT(rdma_devices, operator, "", "",                                                                                \
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
     "device; empty: what NCCL_IB_HCA says, else every active RoCE or InfiniBand port")                                \
@@ -52,7 +58,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "of a host takes free ones, or 0 for any free port")                                                              \
   INTEGER(engines, operator, "count", 0, 0, 64, true, "1,2,4",                                                        \
     "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "    \
-    "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                               \
+    "more than the CPUs of a list in WEFT_ENGINE_CPUS; 1 with WEFT_DATAPATH=xdp")                                     \
   TEXT(engine_cpus, operator, "auto", "any,0",                                                                        \
     "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs " \
     "than there are engines), any, or a list such as 0-3,8 (CPUs that the process may not use are left out)")         \

@@ -64,6 +64,12 @@ void ConnectionHandle::quiesce(HostMessage* message) noexcept {
 Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                        std::string* error, std::int64_t engine) noexcept {
   try {
+    if (core_->port() != nullptr) {
+      *error =
+          "messages of this connection pass through shared memory, where policies play no part: WEFT_LOCAL=off, or "
+          "policies given to connect() or listen(), keep them on the network";
+      return Status::invalid_argument;
+    }
     const std::vector<engine::FlowRef> flows = core_->flows_on(engine);
     return flows.empty() ? Status::ok : services_.board->change(family, text, what, &flows, core_->id(), error);
   } catch (const std::bad_alloc&) {

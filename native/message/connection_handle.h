@@ -53,7 +53,7 @@ class ConnectionHandle final : public Connection {
   }
   Status start(Backlog::Direction direction, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
   Status start(Backlog::Direction direction, const std::shared_ptr<DeviceMessage>& message) noexcept override;
-  std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
+  std::uint32_t flows() const noexcept override { return core_->stripes(); }
   bool on_staged(engine::Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
   void release(engine::Request* request) noexcept override { core_->release(request); }
   Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept override {

@@ -38,6 +38,7 @@ Status HostMessage::begin() noexcept {
 Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
   const std::int64_t begin_ns = engine::now_ns();
   poll(begin_ns, engine::later_ns(begin_ns, timeout_ns));
+  sleep_on_port(begin_ns, timeout_ns);
   if (!done()) {
     const Status status = Outcome::wait(timeout_ns - std::min(timeout_ns, engine::now_ns() - begin_ns));
     if (status != Status::ok) return status;
@@ -46,6 +47,21 @@ Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
   if (number >= 0)
     core_->on_waited(direction_ == Backlog::Direction::send, static_cast<std::uint64_t>(number), bytes());
   return Status::ok;
+}
+
+// If a port moves the message, this thread sleeps where the peer process wakes it, and moves the message itself: the
+// wake-up of another thread in between would cost as much again.
+void HostMessage::sleep_on_port(std::int64_t begin_ns, std::int64_t timeout_ns) noexcept {
+  engine::MessagePort* const port = core_->port();
+  if (port == nullptr || number_.load(std::memory_order_relaxed) < 0) return;
+  const std::int64_t until_ns = engine::later_ns(begin_ns, timeout_ns);
+  for (std::int64_t left_ns = 0; !done() && (left_ns = until_ns - engine::now_ns()) > 0;) {
+    std::int32_t turn = 0;
+    if (!port->begin_sleep(&turn)) return;
+    if (!done()) port->sleep(turn, left_ns);
+    port->wake_up();
+  }
+  if (!done()) port->unattend();  // out of time
 }
 
 void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {

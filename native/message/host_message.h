@@ -39,6 +39,7 @@ class HostMessage final : public Outcome,
  private:
   void finish() noexcept override;
   void poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept;
+  void sleep_on_port(std::int64_t begin_ns, std::int64_t timeout_ns) noexcept;
 
   const std::shared_ptr<engine::ConnectionCore> core_;
   const Backlog::Direction direction_;

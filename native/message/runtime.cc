@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "native/control/control_plane.h"
 #include "native/control/handle.h"
@@ -28,18 +29,21 @@
 #include "native/engine/telemetry_files.h"
 #include "native/engine/telemetry_page.h"
 #include "native/engine/trace/open_trace.h"
+#include "native/local/host.h"
 #include "native/message/connection_handle.h"
 #include "native/message/device_board.h"
 
 namespace weft::message {
 namespace {
 
-// How long the destructor waits for peers to confirm that connections are closed. After that, peers learn of the close
-// from the closed control sockets.
-constexpr std::int64_t kFarewellNsMax = 300'000'000;
+// How long the destructor waits for peers to confirm that connections are closed: for as long without a datagram, and
+// in all. A peer behind bad paths resends until a close packet reaches it, and needs its final position: without it,
+// sends that this end received would fail there. After that, peers learn of the close from the closed control sockets.
+constexpr std::int64_t kFarewellQuietNs = 300'000'000, kFarewellNsMax = 3'000'000'000;
 
 std::int64_t engine_count(const engine::Knobs& knobs) {
   if (knobs.engines != 0) return knobs.engines;
+  if (engine::wants_one_engine(knobs)) return 1;
   engine::Cpus listed;
   std::string unused;  // start() reports a wrong list of CPUs
   if (!engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused)) listed.clear();
@@ -210,6 +214,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::string summary() const override;
 
  private:
+  void await_farewells() const;
+  void open_host(std::size_t movers, const std::string& network_knob);
   bool valid(int device, std::string* error) const;
   Status open_page(std::int64_t engine_count, std::string* error);
   Status follow_weights(std::string* error);
@@ -229,6 +235,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
   engine::Cpus cpus_;                            // where engine threads run; empty: anywhere
+  std::unique_ptr<local::Host> host_;            // destroyed after the engines, which own connections; null: unused
+  std::string local_text_;                       // for summary()
   engine::DescriptorGrant descriptors_;          // destroyed after the engines, whose sockets it counts
   std::unique_ptr<engine::TelemetryPage> page_;  // destroyed after the engines, whose counters it contains
   std::shared_ptr<engine::TraceWriter> trace_;   // null: nothing is traced
@@ -307,6 +315,7 @@ Status RuntimeImpl::start(std::string* error) {
   engine::prepare_exceptions();
   engine::set_log_level(knobs_.log_level);
   if (engine::check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
+  const std::string network_knob = local::network_knob(knobs_);
   const std::int64_t count = engine_count(knobs_);
   errno = 0;
   bool chosen = engine::choose_datapath(knobs_, count, &datapath_, error);
@@ -352,28 +361,64 @@ Status RuntimeImpl::start(std::string* error) {
   DeviceLimits limits;
   limits.pool_bytes = static_cast<std::size_t>(knobs_.gpu_pool_bytes);
   gpus_ = std::make_unique<DeviceBoard>("libcuda.so.1", limits, [this] { notifier_.notify(); });
-  control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get(), trace_);
+  open_host(static_cast<std::size_t>(count), network_knob);
+  control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get(), trace_,
+                                                     host_.get());
   const Status status = control_->start(error);
   descriptors_.on_started();
   return status;
 }
 
+// Lets messages between processes of this host pass through shared memory, unless WEFT_LOCAL or another knob wants them
+// on the network.
+void RuntimeImpl::open_host(std::size_t movers, const std::string& network_knob) {
+  if (knobs_.local == engine::LocalMode::off) {
+    local_text_ = "local off";
+    return;
+  }
+  if (!network_knob.empty()) {
+    local_text_ = "local off (" + network_knob + ")";
+    return;
+  }
+  std::string why;
+  host_ = std::make_unique<local::Host>(knobs_, movers);
+  if (host_->start(&why)) {
+    local_text_ = knobs_.local == engine::LocalMode::ring ? "local ring" : "local on";
+    return;
+  }
+  engine::log(engine::LogLevel::info, "messages between processes of this host go over the network: " + why);
+  local_text_ = "local off (" + why + ")";
+  host_.reset();
+}
+
 RuntimeImpl::~RuntimeImpl() {
   close_gpus();
-  // All connections are closed by now, because they keep the runtime alive. Waits a while for their peers to confirm
-  // the close.
-  const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
-  const auto open_flows = [&] {
-    std::size_t open = 0;
-    for (const auto& engine : engines_) open += engine->open_flows();
-    return open;
-  };
-  while (open_flows() != 0 && engine::now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  await_farewells();
   if (control_ != nullptr) control_->stop();
+  if (host_ != nullptr) host_->stop();
   weights_.reset();  // ends its thread, which uses the engines
   std::string unused;
   static_cast<void>(stop_recording(nullptr, &unused));
   for (const auto& engine : engines_) engine->stop();
+}
+
+// Waits a while for peers to confirm that connections are closed: all are, because they keep the runtime alive.
+void RuntimeImpl::await_farewells() const {
+  const std::int64_t begin_ns = engine::now_ns();
+  std::int64_t heard_ns = begin_ns, now_ns = begin_ns;
+  std::int64_t received_before = -1;
+  while (now_ns - begin_ns < kFarewellNsMax && now_ns - heard_ns < kFarewellQuietNs) {
+    std::size_t open = 0;
+    std::int64_t received = 0;
+    for (const auto& engine : engines_) {
+      open += engine->open_flows();
+      received += engine->counters().datagrams_received;
+    }
+    if (open == 0) return;
+    if (std::exchange(received_before, received) != received) heard_ns = now_ns;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    now_ns = engine::now_ns();
+  }
 }
 
 bool RuntimeImpl::valid(int device, std::string* error) const {
@@ -492,6 +537,7 @@ std::string RuntimeImpl::summary() const {
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
+  text << ", " << local_text_;
   if (payload_unchecked()) text << ", payload check off";
   if (datapath::fault_rates(engine::KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
   return text.str();

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-VERSION = 6
+VERSION = 7
 HELLO, HELLO_REPLY, OPEN, OPEN_REPLY, CONFIRM, REFUSE, PING, PONG, VERDICT = (1, 2, *range(4, 11))
 HEADER = struct.Struct("<4sHHII")
 
@@ -47,7 +47,7 @@ def hello(
     """A hello frame from the address 127.0.0.1."""
     body = struct.pack("<QQQQIH", node, target, session, joined, 0, 1)
     ends = [_address("127.0.0.1", port) for port in (0, 0, control)]
-    return frame(HELLO, body + b"".join(ends) + struct.pack("<H", 0))
+    return frame(HELLO, body + b"".join(ends) + struct.pack("<HH", 0, 0))
 
 
 def open_frame(
@@ -67,7 +67,7 @@ def open_frame(
         for each in range(peer, peer + peers)
     )
     addresses = struct.pack("<H", 1) + _address(address)
-    return frame(OPEN, body + addresses + struct.pack("<H", peers) + flows)
+    return frame(OPEN, body + addresses + struct.pack("<H", peers) + flows + struct.pack("<H", 0))
 
 
 def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:

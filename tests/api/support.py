@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S as PATIENCE_S, until
 from transport import Connection, Endpoint
 
@@ -41,12 +42,16 @@ def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
 
 
 def child(
-    role: str, *arguments: str, launcher: tuple[str, ...] = (), **variables: str
+    role: str,
+    *arguments: str,
+    launcher: tuple[str, ...] = (),
+    module: str = "tests.api.peer",
+    **variables: str,
 ) -> subprocess.Popen[str]:
-    """Starts tests/api/peer.py as a child with pipes; `launcher`: words before its command."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    """Starts a module of peers as a child with pipes; `launcher`: words before its command."""
+    clean = clean_environment()
     return subprocess.Popen(
-        [*launcher, sys.executable, "-m", "tests.api.peer", role, *arguments],
+        [*launcher, sys.executable, "-m", module, role, *arguments],
         cwd=ROOT,
         env=clean | {"WEFT_INTERFACES": "lo", "WEFT_ENGINES": "1"} | variables,
         stdin=subprocess.PIPE,

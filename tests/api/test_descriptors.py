@@ -1,7 +1,6 @@
 """Tests weft under limits on file descriptors: how many it uses and leaves free, and its errors."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, Log, line, running
+from tests.environment import clean_environment
 from transport import Endpoint
 from transport.errors import OutOfDescriptorsError
 
@@ -25,7 +25,7 @@ def scarce(
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if allowed != resource.RLIM_INFINITY and allowed < hard:
         pytest.skip(f"the hard limit on descriptors is {allowed}")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    clean = clean_environment()
     return subprocess.Popen(
         [sys.executable, "-m", "tests.api.scarce", role, str(soft), str(hard), str(number)],
         cwd=ROOT,

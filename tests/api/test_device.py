@@ -19,6 +19,7 @@ import pytest
 
 from tests.api.fake_gpu import FakeArray, FakeGpu, FakeTensor
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
+from tests.environment import OVER_THE_NETWORK
 from tests.waiting import until
 from transport import Connection, native
 from transport.errors import (
@@ -554,7 +555,7 @@ def test_device__without_a_gpu_it_says_what_is_missing() -> None:
         cwd=ROOT,
         timeout=PATIENCE_S,
         check=True,
-        env={"PATH": "", "WEFT_INTERFACES": str(LOCAL["interfaces"])},
+        env=OVER_THE_NETWORK | {"PATH": "", "WEFT_INTERFACES": str(LOCAL["interfaces"])},
     )
     first, second = done.stdout.splitlines()
     # The error without libcuda; on a host with a GPU, the error is that the address is wrong.

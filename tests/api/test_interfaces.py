@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S, until
 
 MESSAGE_BYTES = 1 << 20
@@ -112,7 +113,7 @@ def hosts() -> Iterator[tuple[str, str]]:
 
 
 def start(namespace: str, script: str, *words: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     return subprocess.Popen(
         ["ip", "netns", "exec", namespace, sys.executable, "-c", script, *words],
         stdin=subprocess.PIPE,
@@ -187,8 +188,7 @@ def listed(namespace: str, **variables: str) -> str:
     done = subprocess.run(
         ["ip", "netns", "exec", namespace, sys.executable, "-c", LIST],
         cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
-        | variables,
+        env=clean_environment("NCCL_") | variables,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

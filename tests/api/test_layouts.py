@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ class Hosts:
         self.ip(host, f"link set {interface} up")
 
     def start(self, host: int, script: str, *words: str, **settings: str) -> subprocess.Popen[str]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+        clean = clean_environment("NCCL_")
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], sys.executable, "-c", script, *words],
             cwd=ROOT,

@@ -16,6 +16,8 @@ from transport.live.exporter import Exporter
 from transport.telemetry.page import HEADER, PAGE_BYTES_MAX, USER_BYTES_MAX
 
 NOBODY = 65_534
+# Numbers of endpoints for pages made by a test: far above those that this process opens.
+FORGED, SECOND, MANY = 9_000_000, 9_000_001, range(9_000_010, 9_000_030)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root reads pages of other users")
 
 
@@ -52,7 +54,7 @@ def refused(path: Path) -> str:
 
 @as_root
 def test_owner__of_the_file_must_be_the_user_in_its_name(mine: Path) -> None:
-    forged = put(named(mine, endpoint=77), mine.read_bytes())
+    forged = put(named(mine, endpoint=FORGED), mine.read_bytes())
     assert refused(forged) == f"{forged}: it belongs to uid {NOBODY}, not to uid 0"
     assert forged not in telemetry.pages(mine.parent)
     found = telemetry.read_pages(mine.parent)
@@ -101,19 +103,19 @@ def test_owner__of_a_process_is_read_by_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_mode__that_lets_others_write_is_refused(mine: Path, mode: int) -> None:
-    copy = put(named(mine, endpoint=77), mine.read_bytes(), os.geteuid(), mode)
+    copy = put(named(mine, endpoint=FORGED), mine.read_bytes(), os.geteuid(), mode)
     assert f"others than its owner can change it (mode {mode:04o}, 1 names)" in refused(copy)
 
 
 def test_name__a_second_one_does_not_count(mine: Path) -> None:
-    copy = put(named(mine, endpoint=77), mine.read_bytes(), os.geteuid())
-    os.link(copy, named(mine, endpoint=78))
+    copy = put(named(mine, endpoint=FORGED), mine.read_bytes(), os.geteuid())
+    os.link(copy, named(mine, endpoint=SECOND))
     assert "2 names" in refused(copy)
 
 
 @as_root
 def test_readers__say_once_what_they_ignore(mine: Path) -> None:
-    for number in range(70, 90):
+    for number in MANY:
         put(
             named(mine, endpoint=number),
             mine.read_bytes().replace(b"127.0.0.1\0", b"6.6.6.6\0\0\0"),
@@ -135,7 +137,7 @@ def test_readers__say_once_what_they_ignore(mine: Path) -> None:
         assert text["weft_exporter_ignored_pages"] == 20
         assert text["weft_exporter_unreadable_pages"] == 0
     assert len(said) == 1
-    for path in mine.parent.glob("weft-*-[789]?.page"):
+    for path in mine.parent.glob("weft-*-90000??.page"):
         path.unlink()
     exporter.scrape()
     assert said[1:] == ["no telemetry page is ignored any more"]

@@ -176,7 +176,7 @@ def test_wait__idle_waits_do_not_poll_again() -> None:
         wait_for_wakes(thread, 5)
         loops = endpoint.counters().loops
         wait_for_wakes(thread, 20)  # to look for signals
-        assert endpoint.counters().loops - loops < 200  # twenty polls made thousands
+        assert endpoint.counters().loops - loops < 1_000  # twenty polls made thousands
         here.send(b"end", timeout_s=PATIENCE_S)
         thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -20,6 +20,7 @@ from bench import nccl, strangers
 from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
+from tests.environment import clean_environment
 from tests.waiting import PATIENCE_S, until
 from transport import Endpoint
 from transport.examples import ring_of_hosts
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean = clean_environment()
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
@@ -196,7 +197,8 @@ def test_bench__latency_in_perftest_style() -> None:
     words = ("--repeats", "1", "--iterations", "5", "-s", "64", "-s", "1K", "--style", "perftest")
     done = run("bench", "latency", *words)
     assert done.returncode == 0, done.stderr
-    heads, *lines = done.stdout.splitlines()
+    heads, *lines, note = done.stdout.splitlines()
+    assert note.startswith("local off: ")
     assert heads.split() == ["contender", "#bytes", "#iterations", *TIMES]
     assert [line.split()[:2] for line in lines] == [
         *(["TCP", "64"], ["weft", "64"], ["TCP", "1024"], ["weft", "1024"])

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.__main__ import BENCHES, TOOLS, bench
+from bench.__main__ import BENCHES, NETWORK, TOOLS, bench
 from bench.lib import stats
 from bench.lib.common import document, rounds
 from bench.lib.launch import program
@@ -87,6 +87,48 @@ def test_compare__table_and_notes(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "only in B: other" in done.output
     assert "hash mismatch" in done.output
+
+
+def test_network__is_what_benchmarks_of_it_use_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set(BENCHES) > NETWORK
+    for name, given, wanted in (
+        ("p2p", None, "off"),
+        ("p2p", "ring", "ring"),
+        ("local", None, None),  # each of its contenders has its own
+    ):
+        monkeypatch.delenv("WEFT_LOCAL", raising=False)
+        if given is not None:
+            monkeypatch.setenv("WEFT_LOCAL", given)
+        assert call(name, "--help").exit_code == 0
+        assert os.environ.get("WEFT_LOCAL") == wanted
+
+
+def test_network__each_benchmark_that_opens_endpoints_is_known() -> None:
+    """Not all: others open them in bench/lib, or start programs that do."""
+    here = RESULTS.parent
+    opens = {one.stem for one in here.glob("*.py") if "Endpoint(" in one.read_text()}
+    assert opens
+    assert opens <= NETWORK
+
+
+def test_network__results_and_tables_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEFT_LOCAL", raising=False)
+    before = write(tmp_path / "a.json", result("x", [2e9, 2e9]))
+    monkeypatch.setenv("WEFT_LOCAL", "off")
+    network = result("x", [2e9, 2e9])
+    assert (network["local"], network["environment"]["knobs"].get("WEFT_LOCAL")) == ("off", None)
+    monkeypatch.setenv("WEFT_LOCAL", "auto")
+    memory = write(tmp_path / "c.json", result("x", [2e9, 2e9]))
+    assert "local" not in call("render", before).stdout
+    assert "local off: messages" in call("render", write(tmp_path / "b.json", network)).stdout
+    assert "local auto: messages" in call("render", memory).stdout
+    # Messages went over the network, too, when results did not say so.
+    assert "local differs" not in call("compare", before, tmp_path / "b.json").stdout
+    assert "local differs: off and auto" in call("compare", before, memory).stdout
 
 
 def test_compare__wrong_usage(tmp_path: Path) -> None:

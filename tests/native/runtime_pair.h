@@ -22,9 +22,10 @@ struct RuntimePair {
   std::unique_ptr<message::Listener> listener;
   std::shared_ptr<message::Connection> here, there;
 
-  // `open`: the listener also accepts peers without its handle.
-  explicit RuntimePair(engine::Knobs knobs, bool open = false) {
+  // `open`: the listener also accepts peers without its handle. `local`: most tests are about the network.
+  explicit RuntimePair(engine::Knobs knobs, bool open = false, engine::LocalMode local = engine::LocalMode::off) {
     knobs.interfaces = "lo";
+    knobs.local = local;
     if (knobs.engines == 0) knobs.engines = 1;  // as many on every machine: each takes rings of the pinned memory
     std::string error;
     CHECK_EQUAL(message::Runtime::open(knobs, &a, &error), Status::ok);

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "native/datapath/clock.h"
 #include "native/datapath/verbs/ibv.h"
 #include "native/datapath/verbs/queue_pair.h"
-#include "native/datapath/verbs/verbs_clock.h"
 #include "tests/native/check.h"
 
 namespace weft::test {

@@ -325,7 +325,8 @@ class Connection(AsyncCloses):
         """Replaces this connection's policy of one family at once; nothing in flight is lost.
 
         The arguments are those of Endpoint.set_policy(). A path policy belongs to the peer, so it
-        changes for every connection that shares this connection's paths.
+        changes for every connection that shares this connection's paths. InvalidArgumentError if
+        the messages of the connection pass through shared memory (WEFT_LOCAL).
         """
         text = policy_text(family, policy, params)
         status, error = self._checked.change_policy(family, text, False)

@@ -149,6 +149,17 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
   return false;
 }
 
+// The directory of this library, without symbolic links; empty: unknown.
+std::string own_directory() {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<const void*>(&policy_directories), &here) == 0 || here.dli_fname == nullptr) return {};
+  std::error_code ignored;
+  std::string file = std::filesystem::canonical(here.dli_fname, ignored).string();
+  if (file.empty()) file = here.dli_fname;
+  const std::size_t slash = file.rfind('/');
+  return slash == std::string::npos ? "." : file.substr(0, slash);
+}
+
 std::uint64_t next_number() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -160,15 +171,10 @@ std::vector<std::string> policy_directories(const Knobs& knobs) {
   std::vector<std::string> directories;
   if (!knobs.policy_directory.empty()) directories.push_back(knobs.policy_directory);
   directories.emplace_back(policy::kLinkedIn);  // comes before directories that other users may be able to write to
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<const void*>(&policy_directories), &here) != 0 && here.dli_fname != nullptr) {
-    std::error_code ignored;
-    std::string file = std::filesystem::canonical(here.dli_fname, ignored).string();  // resolves symbolic links
-    if (file.empty()) file = here.dli_fname;
-    const std::size_t slash = file.rfind('/');
-    const std::string directory = slash == std::string::npos ? "." : file.substr(0, slash);
-    directories.push_back(directory + "/policies");
-    directories.push_back(directory + "/../policies");
+  static const std::string own = own_directory();
+  if (!own.empty()) {
+    directories.push_back(own + "/policies");
+    directories.push_back(own + "/../policies");
   }
   return directories;
 }

@@ -195,7 +195,7 @@ TEST(knobs__a_setting_of_earlier_versions_is_refused_with_its_successor) {
   }
 }
 
-TEST(knobs__the_table_has_at_most_47_rows) { CHECK(knob_table().size() <= 47); }
+TEST(knobs__the_table_has_at_most_48_rows) { CHECK(knob_table().size() <= 48); }
 
 TEST(knobs__ports_are_one_or_a_range) {
   Knobs knobs;

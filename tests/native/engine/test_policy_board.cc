@@ -32,6 +32,7 @@ struct Pair {
 
   explicit Pair(Knobs knobs, const std::string& own = "") {
     knobs.interfaces = "lo";
+    knobs.local = LocalMode::off;
     knobs.engines = 2;
     std::string error;
     CHECK_EQUAL(Runtime::open(knobs, &runtime, &error), Status::ok);

@@ -321,6 +321,7 @@ struct UnequalPair {
   UnequalPair(Knobs for_a, Knobs for_b) {
     std::string error;
     for_a.interfaces = for_b.interfaces = "lo";
+    for_a.local = for_b.local = LocalMode::off;
     CHECK_EQUAL(Runtime::open(for_a, &a, &error), Status::ok);
     CHECK_EQUAL(Runtime::open(for_b, &b, &error), Status::ok);
     CHECK_EQUAL(a->listen(0, 0, true, "", &listener, &error), Status::ok);

@@ -31,6 +31,7 @@ struct Ends {
   explicit Ends(RdmaMode mode, RdmaPlacement placement) {
     Knobs knobs;
     knobs.datapath = DatapathKind::verbs;
+    knobs.local = LocalMode::off;
     knobs.rdma_library = WEFT_SOFTVERBS;
     knobs.rdma_mode = mode;
     knobs.rdma_placement = placement;

@@ -1,0 +1,1 @@
+"""Tests of messages that pass through memory which two processes of one host share."""
