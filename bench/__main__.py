@@ -1,5 +1,6 @@
 """`python -m bench NAME`: imports and runs a benchmark."""
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -36,6 +37,7 @@ BENCHES = {
     "gpu": "GPU memory through weft beside host memory and NCCL; staging beside plain copies.",
     "incast": "N senders to one receiver, optionally with a victim flow.",
     "latency": "Half round trips against TCP_NODELAY.",
+    "local": "Two processes of one host: shared memory, weft over the network, TCP.",
     "loss": "A flow over a lab that loses datagrams, against the same flow without loss.",
     "nccl": "NCCL collectives and DDP over weft against NCCL's Socket.",
     "outcast": "One sender to N receivers.",
@@ -53,8 +55,19 @@ BENCHES = {
     "trace_matrix": "Matrices of a trace of 4,096 processes and 10^8 messages: time, memory.",
     "turnaround": "Time from saving a policy file until it is checked and runs on a live flow.",
     "wan": "Long and impaired paths in an emulated network, weft and TCP.",
+    "xdp": "The cost of a datagram through AF_XDP and through UDP sockets, over a veth pair.",
     "verbs": "The cost of a segment and of a path in the verbs datapath, over a fake provider.",
 }
+
+# These measure the network between processes, also if these are on one host.
+NETWORK = frozenset(
+    (
+        *("all_to_all", "beside", "bidirectional", "collision", "connections", "cost", "cpu"),
+        *("diagnose_live", "diagnose_real", "failover", "fairness", "fidelity", "gpu", "incast"),
+        *("latency", "loss", "nccl", "outcast", "p2p", "permutation", "plan", "ring", "starved"),
+        *("step", "strangers", "trace_cost", "turnaround", "wan"),
+    )
+)
 
 # These commands read recorded results.
 TOOLS = {
@@ -93,8 +106,11 @@ class Benches(click.Group):
 
 
 @click.group(cls=Benches, context_settings={"help_option_names": ["-h", "--help"]})
-def bench() -> None:
+@click.pass_context
+def bench(ctx: click.Context) -> None:
     """Microbenchmarks: print tables on a terminal; --json FILE writes the numbers."""
+    if ctx.invoked_subcommand in NETWORK:
+        os.environ.setdefault("WEFT_LOCAL", "off")
 
 
 if __name__ == "__main__":

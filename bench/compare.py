@@ -114,6 +114,10 @@ def warnings(old: Config, new: Config) -> Iterator[str]:
     for name in ENVIRONMENT:
         if old_place.get(name) != new_place.get(name):
             yield f"{name} differs: {old_place.get(name)} and {new_place.get(name)}"
+    # Messages went over the network by default when results did not say so.
+    one, other = (found.get("local") or "off" for found in (old, new))
+    if one != other:
+        yield f"local differs: {one} and {other}"
     if old.get("settings") != new.get("settings"):
         yield f"settings differ: {old.get('settings')} and {new.get('settings')}"
 

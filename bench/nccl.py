@@ -71,6 +71,7 @@ def weft() -> dict[str, str]:
         "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
         "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as `weft run` sets it
         "WEFT_INTERFACES": os.environ.get("WEFT_INTERFACES", "lo"),
+        "WEFT_LOCAL": os.environ.get("WEFT_LOCAL", "off"),  # also for programs of tests/device
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from bench.compare import keys, measures, runs
-from bench.lib.common import Config
+from bench.lib.common import Config, local_notes
 from bench.lib.options import CHECKED, UNITS, Columns, need_drawing
 from bench.lib.record import read, seal_state
 from bench.lib.report import show_everywhere
@@ -57,5 +57,6 @@ def command(
         raise click.ClickException(f"hash mismatch: {result} changed after recording")
     whole = completed(found)
     notes = [f"missing: {one['contender']}: {one['missing']}" for one in found.get("missing", [])]
+    notes += local_notes(found)
     notes += ["interrupted: partial results"] if found.get("partial") else []
     show_everywhere(whole, columns(whole), units, notes, csv_path, plot_path, html_path)

@@ -25,7 +25,13 @@ from transport.ground.workers import follow_parent, interrupts_held
 
 PATHS = 8
 LOSS = 0.01
-KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault": {"loss": LOSS}}
+KNOBS: dict[str, Any] = {
+    "interfaces": "lo",
+    "local": "off",  # over the network, not through shared memory
+    "paths": PATHS,
+    "engines": 1,
+    "fault": {"loss": LOSS},
+}
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 1_024
 MESSAGES_MAX = 4 * MESSAGES  # more than MESSAGES are sent until every path has carried some

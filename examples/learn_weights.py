@@ -24,7 +24,7 @@ BAD_PATHS = (0, 1)
 MESSAGE_BYTES = 1 << 20
 ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
 SECONDS = 0.5  # time for which traffic runs before the weights change from even to learned or back
-KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
+KNOBS: dict[str, Any] = {"interfaces": "lo", "local": "off", "engines": 1, "paths": PATHS}
 FAULTS: dict[str, Any] = {"loss": 0.2, "paths": "+".join(map(str, BAD_PATHS))}
 
 
@@ -92,7 +92,7 @@ def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(halves: dict[str, dict[str, Any]], steps: int) -> None:
-    table = Table(box=None, title=f"paths {FAULTS['paths']} lose 20 %")
+    table = Table(box=None, title=f"paths {FAULTS['paths']} lose 20 %; local off")
     for heading in ("weights", "resends per MB", "GB/s", *(f"{i}" for i in range(PATHS))):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, half in halves.items():
