@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,25 @@ def serving(lab: Lab, script: str = SCRIPT, **variables: str) -> Iterator[subpro
     finally:
         server.kill()
         server.communicate(timeout=PATIENCE_S)
+
+
+def ended(
+    server: subprocess.Popen[str], number: int = signal.SIGINT, *, reports: int = 0
+) -> tuple[int, str, str]:
+    """The exit status of the server after a signal, what it still printed, and its errors.
+
+    reports: how many it prints before the signal; the other host may have its report earlier.
+    """
+    assert server.stdout is not None
+    said = ""
+    while said.count("verdict: ") < reports:
+        line = server.stdout.readline()
+        assert line, said
+        said += line
+    server.send_signal(number)
+    assert server.stderr is not None
+    said, errors = said + server.stdout.read(), server.stderr.read()
+    return server.wait(PATIENCE_S), said, errors
 
 
 def peer(lab: Lab, *more: str, **variables: str) -> subprocess.Popen[str]:

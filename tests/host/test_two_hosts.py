@@ -18,6 +18,7 @@ from tests.host.support import (
     FINE,
     PORT,
     SCRIPT,
+    ended,
     filtered,
     report,
     report_and_errors,
@@ -39,13 +40,6 @@ from transport import Endpoint
 with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7117, timeout_s=240) as connection:
     connection.send(sys.argv[2].encode(), timeout_s=240)
 """
-
-
-def ended(server: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
-    """The exit status of the server after a signal, and what it still printed."""
-    server.send_signal(number)
-    said, _ = server.communicate(timeout=PATIENCE_S)
-    return server.returncode, said
 
 
 @contextmanager
@@ -94,7 +88,7 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
         assert "idle: to the peer" in found["loss"]["found"]
         assert "the clock of the other host is" in found["clock"]["found"]
         assert "over one connection" in found["rate"]["found"]
-        status, said = ended(server)
+        status, said, _ = ended(server, reports=1)
     assert status == 130
     assert "tested" in said
     assert "verdict: " in said
@@ -115,7 +109,7 @@ def no_messages(lab: Lab) -> AbstractContextManager[None]:
 def test_two_hosts__without_udp_each_host_says_what_both_saw(lab: Lab) -> None:
     with serving(lab) as server, dropped(lab, "ipproto", "udp"):
         status, found = report(lab)
-        said = " ".join(ended(server)[1].split())
+        said = " ".join(ended(server, reports=1)[1].split())
     paths = found["data paths"]
     assert (status, paths["state"], found["control port"]["state"]) == (1, "BROKEN", "ok")
     hosts = [f"eth0 ({lab.address(host)})" for host in ("host0", "host1")]
@@ -165,7 +159,7 @@ def test_two_hosts__udp_of_one_direction_is_named_at_both_ends(lab: Lab) -> None
     back = ("ipproto", "udp", "from", lab.address("host1"))
     with serving(lab) as server, dropped(lab, *back):
         _, found = report(lab)
-        said = " ".join(ended(server)[1].split())
+        said = " ".join(ended(server, reports=1)[1].split())
     there, here = (f"eth0 ({lab.address(host)})" for host in ("host1", "host0"))
     one_way = f"what {there} of the other host sends does not arrive at {here} of this host"
     assert one_way in found["data paths"]["found"], found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.support import FINE, PORT, SCRIPT, peer, report, serving, start, states
+from tests.host.support import FINE, PORT, SCRIPT, ended, peer, report, serving, start, states
 from tests.waiting import PATIENCE_S
 from transport.lab import Lab
 
@@ -83,8 +83,7 @@ def test_two_hosts__a_host_that_comes_in_the_middle_waits_and_is_served(lab: Lab
             said, _ = client.communicate(timeout=PATIENCE_S)
             found = {one["subject"]: one for one in json.loads(said)}
             assert states(found, "control port", "data paths", "MTU") <= FINE, found
-        server.send_signal(signal.SIGINT)
-        assert server.communicate(timeout=PATIENCE_S)[0].count("tested; its report:") == 2
+        assert ended(server, reports=2)[1].count("tested; its report:") == 2
 
 
 def test_two_hosts__a_secret_at_one_host_alone_is_said_at_both(lab: Lab, tmp_path: Path) -> None:
@@ -97,8 +96,7 @@ def test_two_hosts__a_secret_at_one_host_alone_is_said_at_both(lab: Lab, tmp_pat
         assert "WEFT_SECRET_FILE" in found["secret"]["remedy"]
         _, found = report(lab, WEFT_SECRET_FILE=str(secret))
         assert states(found, "secret", "data paths") <= FINE, found
-        server.send_signal(signal.SIGINT)
-        said, errors = server.communicate(timeout=PATIENCE_S)
+        _, said, errors = ended(server, reports=1)
     why = f"{lab.address('host0')} port \\d+: it does not have WEFT_SECRET_FILE set"
     assert re.search(why, errors), errors
     assert "tested; its report:" in said

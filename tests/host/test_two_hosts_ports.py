@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.host.sample import HELLO
-from tests.host.support import PORT, SCRIPT, filtered, found_by, names_range, peer, serving
+from tests.host.support import PORT, SCRIPT, ended, filtered, found_by, names_range, peer, serving
 from tests.waiting import PATIENCE_S
 from transport.host.two_hosts import blocked
 from transport.host.two_hosts.blocked import Tried
@@ -48,8 +48,7 @@ def test_all_ports__blocked_ranges_are_named_with_direction_and_kind(lab: Lab) -
         ),
     ):
         found = told(lab, **RANGES)
-        server.send_signal(signal.SIGINT)
-        said = " ".join(server.communicate(timeout=PATIENCE_S)[0].split())
+        said = " ".join(ended(server, reports=1)[1].split())
     udp, tcp = found["every UDP port"], found["every TCP port"]
     assert (udp["state"], tcp["state"]) == ("BROKEN", "BROKEN")
     dropped, refused = (
