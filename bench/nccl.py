@@ -37,6 +37,7 @@ from transport.ground import toml
 from transport.ground.collectives import bus_factor
 
 RUN_S_MAX = 240.0
+SETUP_BYTES = 64 << 20  # more than ranks exchange to find each other
 OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter")
 SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
 # NVLink multicast would bypass the transport for reductions.
@@ -45,7 +46,10 @@ NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-LOCAL = ("SHM", "NVLink")  # contenders that stay within a host
+LOCAL = ("SHM", "NVLink")  # contenders that NCCL uses only between ranks of one host
+MEMORY = ("weft local", "weft ring")  # contenders of weft that need ranks on one host
+TRAINED = (("weft", "weft local", "Socket"), ("weft", "Socket"))  # on one host, and in a lab
+NAMED_ONLY = ("weft xdp",)  # needs NICs, such as those of a lab, and rights
 CHOICES = (
     ("Ring", "LL", 0),
     ("Ring", "LL", 1),
@@ -58,7 +62,14 @@ CHOICES = (
     ("Tree", "Simple", 0),
 )
 COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "worst", "wrong")
-TRAIN_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
+TRAIN_COLUMNS = (
+    "contender",
+    "steps",
+    "step_ms",
+    "first_loss_bits",
+    "last_loss_bits",
+    "loopback_bytes",
+)
 
 
 def threads(count: int, each: int) -> dict[str, str]:
@@ -92,6 +103,9 @@ def contenders() -> dict[str, dict[str, str]]:
     """Contender -> its environment. NVLink and SHM are included for reference."""
     return {
         "weft": weft(),
+        "weft local": weft() | {"WEFT_LOCAL": "auto"},
+        "weft ring": weft() | {"WEFT_LOCAL": "ring"},
+        "weft xdp": weft() | {"WEFT_DATAPATH": "xdp"},
         "weft grant": weft() | {"WEFT_CREDIT_POLICY": "grant"},
         "weft grouped": weft() | {"WEFT_NCCL_RECEIVES_MAX": "8"},
         "Socket": SOCKET,
@@ -232,6 +246,14 @@ def prove(name: str, folder: Path) -> None:
         raise click.ClickException(f"{name}: NCCL used {seen or 'no network'}, not {expected}")
 
 
+def not_in_memory(rows: list[Config], loopback_bytes: int) -> str:
+    """Why messages cannot have passed through memory, or "": they went over loopback."""
+    moved_bytes = sum(row["size_bytes"] * row["calls"] for row in rows)
+    if loopback_bytes < moved_bytes // 2 + SETUP_BYTES:
+        return ""
+    return f"{loopback_bytes} bytes went over loopback, for operations of {moved_bytes} bytes"
+
+
 @dataclass
 class Measured:
     """The results of the rounds, perhaps incomplete."""
@@ -252,7 +274,7 @@ def measure(
 ) -> None:
     """Measures run by run into `found`, so that an interrupt keeps the finished runs."""
     for round_, name in rounds(repeats, list(known)):
-        before, dropped = where.carried(), where.dropped()
+        before, dropped, looped = where.carried(), where.dropped(), where.loopback_bytes()
         said: Config = {"contender": name, "round": round_}
         try:
             (result,) = run(name, known[name], gpus, task, where, ranks=ranks)
@@ -262,6 +284,10 @@ def measure(
         found.facts |= result["facts"] | {"cores": os.cpu_count()}
         said["path_shares"] = shares(before, where.carried())
         said["queue_drops"] = newly(dropped, where.dropped())
+        said["loopback_bytes"] = where.loopback_bytes() - looped
+        if name in MEMORY and (why := not_in_memory(result["found"], said["loopback_bytes"])):
+            found.failed.append(said | {"failed": f"{name}: {why}"})
+            continue
         for row in result["found"]:
             busbw = row["algbw"] * bus_factor(row["operation"], ranks)
             found.rows.append(said | row | {"busbw": busbw})
@@ -309,32 +335,46 @@ def notes_of(found: list[Config]) -> list[str]:
     ]
 
 
-def compare_training(kind: str, gpus: int, ranks: int, json_path: str | None) -> None:
+def compare_training(
+    kind: str,
+    gpus: int,
+    ranks: int,
+    known: dict[str, dict[str, str]],
+    where: Hosts,
+    json_path: str | None,
+) -> None:
     """Trains over each network; losses must be equal bit for bit."""
     rows, losses, facts = [], {}, {}
-    for _, name in rounds(1, ("weft", "Socket")):
-        variables = (weft() if name == "weft" else SOCKET) | FIXED
-        results = run(name, variables, gpus, {"train": kind, "sizes": []}, ranks=ranks)
+    for _, name in rounds(1, list(known)):
+        looped = where.loopback_bytes()
+        task = {"train": kind, "sizes": []}
+        results = run(name, known[name] | FIXED, gpus, task, where, ranks=ranks)
         facts = results[0]["facts"]
         losses[name] = sorted(result["found"]["loss_bits"] for result in results)
         bits = losses[name][0]
         row = {"contender": name, "steps": len(bits), "step_ms": results[0]["found"]["step_ms"]}
-        rows.append(
-            row | {"first_loss_bits": f"{bits[0]:08x}", "last_loss_bits": f"{bits[-1]:08x}"}
-        )
-    same = losses["weft"] == losses["Socket"]
-    words = "equal" if same else "DIFFERENT"
+        row |= {"first_loss_bits": f"{bits[0]:08x}", "last_loss_bits": f"{bits[-1]:08x}"}
+        rows.append(row | {"loopback_bytes": where.loopback_bytes() - looped})
+    same = all(one == losses[rows[0]["contender"]] for one in losses.values())
     more = {"gpus": gpus, "ranks": ranks, "equal": same, "losses": losses, "driver": driver()}
+    words = "equal" if same else "DIFFERENT"
     found = document(f"nccl-{kind}", rows, **more, **facts)
     emit(found, json_path, TRAIN_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
     verdict(same)
 
 
 def chosen(
-    only: tuple[str, ...], fixed: bool, rules: Path | None, shared: bool
+    only: tuple[str, ...], fixed: bool, rules: Path | None, shared: bool, apart: bool
 ) -> dict[str, dict[str, str]]:
-    """The contenders that the options ask for. shared: several ranks share a GPU."""
+    """The contenders that the options ask for.
+
+    shared: several ranks share a GPU. apart: each rank is on a host of a lab.
+    """
     known = contenders() | (tuned(rules) if rules else {})
+    if apart:
+        if near := [name for name in only if name in MEMORY]:
+            raise click.UsageError(f"contender {near[0]} needs ranks on one host: omit it or --lab")
+        known = {name: variables for name, variables in known.items() if name not in MEMORY}
     if shared:  # each rank counts as a host of its own, so NCCL uses neither SHM nor NVLink
         if local := [name for name in only if name in LOCAL]:
             raise click.UsageError(f"contender {local[0]} needs a GPU per rank: omit it or --ranks")
@@ -342,7 +382,8 @@ def chosen(
     unknown = [name for name in only if name not in known]
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
-    wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in choices()])
+    left_out = (*choices(), *NAMED_ONLY)
+    wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in left_out])
     if rules:
         wanted = (*wanted, "weft tuned")
     return {name: variables for name, variables in known.items() if name in wanted}
@@ -387,7 +428,12 @@ def chosen(
     default=OPERATIONS[:2],
     show_default=True,
 )
-@click.option("--ddp", "kind", flag_value="ddp", help="Compare losses of DDP, weft and Socket.")
+@click.option(
+    "--ddp",
+    "kind",
+    flag_value="ddp",
+    help="Compare losses of DDP over weft, its memory and Socket.",
+)
 @click.option("--fsdp", "kind", flag_value="fsdp", help="Compare losses of FSDP likewise.")
 @json_option
 def command(
@@ -412,13 +458,13 @@ def command(
             f"{gpus} GPUs need {gpus} ranks, not {ranks}: lower --gpus or raise --ranks"
         )
     if kind is not None:
-        if lab_file is not None:
-            raise click.UsageError(f"--{kind} compares training losses on one host: omit --lab")
-        check_host(gpus)
-        compare_training(kind, gpus, ranks, json_path)
-        return
-    known = chosen(only, fixed, rules, ranks > gpus)
+        only = only or TRAINED[lab_file is not None]
+    known = chosen(only, fixed, rules, ranks > gpus, lab_file is not None)
     check_host(gpus)
+    if kind is not None:
+        with hosts(lab_file, ranks) as where:
+            compare_training(kind, gpus, ranks, known, where, json_path)
+        return
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, ranks) as where:
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}

@@ -34,6 +34,10 @@ class Hosts:
         """Packets dropped so far by the queue of each direction of a link."""
         return {}
 
+    def loopback_bytes(self) -> int:
+        """Bytes that this host has sent to itself so far over lo."""
+        return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
 
 class LabHosts(Hosts):
     """Places rank i on host i of a lab; counts traffic by spine."""

@@ -112,6 +112,7 @@ def collectives(torch: Any, dist: Any, device: Any, task: dict[str, Any]) -> lis
             wrong += check(torch, device, dist, count)
             algbw = count * 4 / took / 1e9
             row = {"operation": name, "size_bytes": count * 4, "time_us": took * 1e6}
+            row["calls"] = iterations
             rows.append(row | {"algbw": algbw, "wrong": wrong} | cost)
     return rows
 

@@ -340,8 +340,18 @@ def test_nccl__wrong_options_say_what_to_do(words: tuple[str, ...], error: str) 
 
 
 def test_nccl__contenders_within_a_host_are_left_out_if_ranks_share_gpus() -> None:
-    assert set(nccl.LOCAL) <= set(nccl.chosen((), False, None, False))
-    assert not set(nccl.LOCAL) & set(nccl.chosen((), False, None, True))
+    assert set(nccl.LOCAL) <= set(nccl.chosen((), False, None, False, False))
+    assert not set(nccl.LOCAL) & set(nccl.chosen((), False, None, True, False))
+    assert set(nccl.MEMORY) <= set(nccl.chosen((), False, None, True, False))
+    assert not set(nccl.MEMORY) & set(nccl.chosen((), False, None, False, True))
+    with pytest.raises(click.UsageError, match="weft ring needs ranks on one host"):
+        nccl.chosen(("weft ring",), False, None, False, True)
+
+
+def test_nccl__bytes_on_loopback_were_not_in_memory() -> None:
+    rows = [{"size_bytes": 8 << 20, "calls": 10}, {"size_bytes": 64 << 20, "calls": 4}]
+    assert nccl.not_in_memory(rows, 200 << 20) == ""  # what ranks exchange to find each other
+    assert "went over loopback" in nccl.not_in_memory(rows, 300 << 20)
 
 
 def test_nccl__a_host_without_gpus_is_refused_before_anything_runs(
