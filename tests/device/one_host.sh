@@ -38,7 +38,10 @@ for step in "$@"; do
       ;;
     sizes) nccl --repeats 3 --size 134217728 --size 16777216 "${peers[@]}" --json "$out/sizes.json" ;;
     small) nccl --repeats 3 --size 8 --size 65536 --size 1048576 "${peers[@]}" --json "$out/small.json" ;;
-    local) run 300 python3 -m bench local --json "$out/local.json" ;;
+    local)
+      cmake --build build/release --parallel --target weft_bench_extension > "$out/build-bench.log" 2>&1
+      run 400 python3 -m bench local --json "$out/local.json"
+      ;;
     faults)
       export WEFT_LOCAL=auto
       run 400 python3 -m tests.device.diagnose_faults "$out/faults.json" "$out" ddp-straggler ddp-stopped ddp-killed
