@@ -24,6 +24,12 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) - 1
 
 
+def table_size() -> int:
+    """How many descriptors the kernel has made room for."""
+    with open("/proc/self/status") as status:
+        return next(int(row.split()[1]) for row in status if row.startswith("FDSize:"))
+
+
 def take_all(at_most: int = MANY) -> list[int]:
     """Opens file descriptors until the process has none left; returns them."""
     taken: list[int] = []
@@ -48,22 +54,26 @@ def transfer(engines: int) -> None:
     with (
         Endpoint(interfaces=LOCAL, engines=engines, log_level="info") as endpoint,
         endpoint.listen() as listener,
-        endpoint.connect(listener.handle, timeout_s=PATIENCE_S) as here,
-        listener.accept(timeout_s=PATIENCE_S) as there,
     ):
-        send = here.isend(payload)
-        moved = there.recv(len(payload), timeout_s=PATIENCE_S) == payload
-        send.wait(PATIENCE_S)
-        opened = open_descriptors()
-        left = take_all()
-        give_back(left)
-        tell(
-            summary=endpoint.summary(),
-            moved=moved,
-            opened=opened,
-            left=len(left),
-            soft=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        )
+        table = table_size()
+        with (
+            endpoint.connect(listener.handle, timeout_s=PATIENCE_S) as here,
+            listener.accept(timeout_s=PATIENCE_S) as there,
+        ):
+            send = here.isend(payload)
+            moved = there.recv(len(payload), timeout_s=PATIENCE_S) == payload
+            send.wait(PATIENCE_S)
+            opened = open_descriptors()
+            left = take_all()
+            give_back(left)
+            tell(
+                summary=endpoint.summary(),
+                moved=moved,
+                opened=opened,
+                left=len(left),
+                soft=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                table=table,
+            )
 
 
 def devices(engines: int) -> None:

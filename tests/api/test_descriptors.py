@@ -62,6 +62,13 @@ def test_limit__that_is_high_enough_stays_as_it_is() -> None:
     assert "limit" not in log
 
 
+def test_table__has_room_for_all_paths_before_the_first_connection() -> None:
+    """Linux takes long to enlarge the table of a process with threads."""
+    facts, _ = told("transfer", 1024, 4096)
+    assert facts["table"] >= 1024 > facts["opened"]
+    assert told("transfer", 4096, 4096, 32)[0]["table"] >= 32 * PATHS
+
+
 def test_limit__hard_one_costs_paths_with_a_line_and_leaves_room() -> None:
     facts, log = told("transfer", 256, 256)
     assert facts["moved"]

@@ -26,6 +26,8 @@ constexpr std::int64_t kControlDescriptors = 5;
 // are left to the program.
 constexpr std::int64_t kControlSockets = 16;
 constexpr std::int64_t kEngineDescriptors = 2;  // an engine's epoll instance and eventfd
+constexpr std::int64_t kTableMin = 1024;        // descriptors that the process's table gets room for
+constexpr std::int64_t kTableMax = 64 * 1024;   // 1 MB
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr std::int64_t kCountedMax = 1 << 16;  // maximum number of descriptors checked if /proc cannot be read
 
@@ -64,6 +66,16 @@ void restore_limit_in_child() noexcept {
 void forget_promises_in_child() noexcept {
   g_promised.store(0);
   g_process.fetch_add(1);
+}
+
+// Makes the process's table of descriptors as large as it will have to be. Linux makes it twice as large when it is
+// full, and a process that has threads waits for that, on a busy host for tens of milliseconds.
+void widen_table(std::int64_t descriptors) noexcept {
+  const int any = ::open("/", O_PATH | O_CLOEXEC);
+  if (any < 0) return;
+  const int last = ::fcntl(any, F_DUPFD_CLOEXEC, static_cast<int>(descriptors - 1));
+  if (last >= 0) ::close(last);
+  ::close(any);
 }
 
 std::string plural(std::int64_t count, const char* what) {
@@ -155,6 +167,8 @@ bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
     fixed_ = fixed;
     paths_ = a_path * paths;
     need->paths = paths;
+    const std::int64_t used = state.open + promised + need->total();
+    widen_table(std::min({std::max(used, kTableMin), kTableMax, state.soft}));
     if (paths < wanted) {
       log(LogLevel::warn, "using " + plural(paths, "path") + " instead of " + std::to_string(wanted) +
                               ", because there are too few file descriptors: " + state_text(state, promised) + "; " +
