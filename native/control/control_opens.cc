@@ -135,10 +135,15 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   return true;
 }
 
+// Whether a connection of this process may pass its messages through shared memory.
+bool ControlPlane::shares_memory(const engine::PolicySet& policies) const noexcept {
+  return host_ != nullptr && !host_->stands_aside() && !chosen(policies);
+}
+
 // Proposes to a process of this host that all messages of the connection pass through shared memory.
 void ControlPlane::propose_memory(Session* session, PendingDial* pending, Open* open) {
   const DialState& dial = *pending->state;
-  if (host_ == nullptr || session->local.empty() || dial.without_memory || chosen(dial.policies)) return;
+  if (!shares_memory(dial.policies) || session->local.empty() || dial.without_memory) return;
   const std::uint64_t words[] = {random_token(), random_token()};
   const std::string token(reinterpret_cast<const char*>(words), sizeof words);
   std::string why;
@@ -154,7 +159,7 @@ std::unique_ptr<local::Half> ControlPlane::take_memory(const Session& session, c
                                                        Open* open) {
   std::unique_ptr<local::Half> half;
   std::string why;
-  if (host_ != nullptr && !open->local.empty() && !chosen(policies)) half = host_->take(open->local, &why);
+  if (shares_memory(policies) && !open->local.empty()) half = host_->take(open->local, &why);
   if (half == nullptr) open->local.clear();
   if (!why.empty())
     refusal_log_.log(engine::now_ns(), engine::LogLevel::info,

@@ -159,6 +159,7 @@ class ControlPlane final : private engine::PeerWatch {
   void send_opens(Session* session);
   bool send_open(Session* session, PendingDial* pending);
   void propose_memory(Session* session, PendingDial* pending, Open* open);
+  bool shares_memory(const engine::PolicySet& policies) const noexcept;
   std::unique_ptr<local::Half> take_memory(const Session& session, const engine::PolicySet& policies, Open* open);
   void say_again(Session* session);
   Status join_memory(std::unique_ptr<local::Half> half, const std::shared_ptr<engine::ConnectionCore>& connection,

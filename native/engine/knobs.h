@@ -42,7 +42,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   CHOICE(datapath, operator, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                         \
     "What moves the data: UDP sockets, RDMA queue pairs, UDP through AF_XDP past the kernel's stack; auto: queue pairs " \
     "where a device works, UDP sockets otherwise")                                                                    \
-  CHOICE(local, operator, LocalMode, off, "auto|ring|off", "auto,ring",                                               \
+  CHOICE(local, operator, LocalMode, automatic, "auto|ring|off", "auto,ring",                                               \
     "Messages between processes of one host and user pass through shared memory instead of the network; auto: long "  \
     "ones are copied once where the kernel allows it; ring: never. Policies, paths, faults and plans play no part "   \
     "there, so that a knob that sets one of them turns it off")                                                       \

@@ -2,6 +2,7 @@
 // memory of a connection, and the threads that move messages.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,7 +21,7 @@ inline constexpr std::size_t kNameBytes = 32, kTokenBytes = 16;
 // used; empty: there is none.
 std::string network_knob(const engine::Knobs& knobs);
 
-// Only the control loop calls its functions, but those of the constructor and the destructor.
+// Only the control loop calls its functions, but for the constructor, the destructor and step_aside().
 class Host {
  public:
   explicit Host(const engine::Knobs& knobs, std::size_t movers);
@@ -44,6 +45,9 @@ class Host {
   // Ends the movers' threads; to be called before the engines are destroyed. A port that is closed afterwards still
   // uses its mover.
   void stop() noexcept;
+  // From now on, connections are opened without memory. Any thread may call it.
+  void step_aside() noexcept { aside_.store(true, std::memory_order_relaxed); }
+  bool stands_aside() const noexcept { return aside_.load(std::memory_order_relaxed); }
   // Makes the port of a connection, which moves its messages from now on. False: lack of memory or descriptors.
   bool join(std::unique_ptr<Half> half, const std::shared_ptr<engine::ConnectionCore>& connection);
 
@@ -68,6 +72,7 @@ class Host {
   std::vector<Guest> guests_;  // processes that have proposed, or may do so
   std::vector<std::unique_ptr<Mover>> movers_;
   std::size_t next_mover_ = 0;
+  std::atomic<bool> aside_{false};
 };
 
 }  // namespace weft::local

@@ -187,7 +187,12 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
                  std::unique_ptr<Dial>* out, std::string* error) noexcept override;
   Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                        std::string* error) noexcept override {
-    return guarded(error, [&] { return board_.change(family, text, what, nullptr, 0, error); });
+    return guarded(error, [&] {
+      const Status status = board_.change(family, text, what, nullptr, 0, error);
+      // Connections that follow must use the network, where the policy has an effect.
+      if (status == Status::ok && host_ != nullptr) host_->step_aside();
+      return status;
+    });
   }
   std::vector<engine::PolicyInfo> policies() const override { return board_.describe(nullptr, 0); }
   using Runtime::register_memory;
@@ -537,7 +542,7 @@ std::string RuntimeImpl::summary() const {
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
-  text << ", " << local_text_;
+  text << ", " << (host_ != nullptr && host_->stands_aside() ? "local off (a policy was changed)" : local_text_);
   if (payload_unchecked()) text << ", payload check off";
   if (datapath::fault_rates(engine::KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
   return text.str();

@@ -2,12 +2,14 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.support import PATIENCE_S, Log, pair, running
+from tests.api.support import LOCAL, PATIENCE_S, Log, pair, running
 from tests.lab.support import reason_to_skip
 from tests.local import hostile
 from tests.local.support import (
@@ -22,7 +24,7 @@ from tests.local.support import (
     start,
     words,
 )
-from transport import Endpoint, telemetry
+from transport import Connection, Endpoint, telemetry
 from transport.errors import InvalidArgumentError
 
 NOBODY = "65534"
@@ -176,6 +178,12 @@ def test_summary__names_the_mode(mode: str, text: str) -> None:
         assert endpoint.summary().endswith(f", local {text}")
 
 
+def test_default__is_memory_for_processes_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_LOCAL")
+    with Endpoint(**LOCAL) as endpoint:
+        assert endpoint.summary().endswith(", local on")
+
+
 def test_flows__of_a_local_connection_are_one(tmp_path: Path) -> None:
     settings = words("auto") | {"engines": 3, "stripes": 0}
     with (
@@ -207,6 +215,35 @@ def test_policies__of_one_connection_send_it_over_the_network() -> None:
         here.isend(b"by cubic")
         assert there.recv(100, timeout_s=PATIENCE_S) == b"by cubic"
         assert here.counters().segments_sent > 0
+
+
+@pytest.mark.parametrize("changed", ["left", "right"])
+def test_policies__of_an_endpoint_send_later_connections_over_the_network(changed: str) -> None:
+    with (
+        Endpoint(**words("auto")) as left,
+        Endpoint(**words("auto")) as right,
+        right.listen() as listener,
+    ):
+
+        @contextmanager
+        def opened() -> Iterator[tuple[Connection, Connection]]:
+            with (
+                left.connect(listener.handle, timeout_s=PATIENCE_S) as here,
+                listener.accept(timeout_s=PATIENCE_S) as there,
+            ):
+                yield here, there
+
+        endpoint = {"left": left, "right": right}[changed]
+        with opened() as (here, there):
+            endpoint.set_policy("window", "cubic")
+            here.isend(b"still in memory")
+            assert there.recv(100, timeout_s=PATIENCE_S) == b"still in memory"
+            assert is_local(here)
+        assert endpoint.summary().endswith(", local off (a policy was changed)")
+        with opened() as (here, there):
+            here.isend(b"by cubic")
+            assert there.recv(100, timeout_s=PATIENCE_S) == b"by cubic"
+            assert here.counters().segments_sent > 0
 
 
 def test_policies__cannot_be_set_where_they_play_no_part() -> None:

@@ -303,20 +303,25 @@ class Endpoint(AsyncCloses):
 
         `family` is "window", "path", "loss" or "credit". `policy` is a registered name, a .py or
         .so file, or a declared policy; a .py file is compiled first. Nothing in flight is lost.
+        Connections opened from then on use the network, also to processes of this host. Those
+        whose messages pass through shared memory already (WEFT_LOCAL) are not changed.
         """
         text = policy_text(family, policy, params)
         status, error = self._runtime.change_policy(family, text, False)
         if status != OK:
             raise error_for(status, f"set_policy {family}", error)
+        self._summary = self._runtime.summary()
 
     def set_params(self, family: str, **params: Parameter) -> None:
         """Changes parameters of the current policy; its state is kept.
 
-        Connections whose policy failed and was replaced by `fixed` are not changed.
+        Connections whose policy failed and was replaced by `fixed` are not changed. As with
+        set_policy(), connections opened from then on use the network.
         """
         status, error = self._runtime.change_policy(family, params_text(params), True)
         if status != OK:
             raise error_for(status, f"set_params {family}", error)
+        self._summary = self._runtime.summary()
 
     def register(self, buf: Buffer) -> Memory:
         """Registers a writable buffer, in host or GPU memory, that is sent or received often.
