@@ -200,7 +200,8 @@ def published(seeds: int, slow: bool, only: str) -> tuple[Config, Cut]:
 
 SIZES = (128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
 SIZE_COLUMNS = (
-    *("hosts", "mbytes_a_host", "data_packets", "packet_hops", "cpu_s", "hops_per_s"),
+    *("hosts", "threads", "mbytes_a_host", "data_packets", "packet_hops", "cpu_s", "wall_s"),
+    "hops_per_s",
     *("packets_per_s", "peer_packets_per_s", "ratio", "peak_mb", "cpu_s_per_mhop", "fingerprint"),
 )
 # Hosts -> data packets per second that UET htsim simulates, in a permutation on two tiers.
@@ -251,15 +252,18 @@ def size_run(hosts: int, size_bytes: int, threads: int, paths: int) -> Config:
     }
 
 
-def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config, Cut]:
+def sizes(repeats: int, between: range, threads: tuple[int, ...], paths: int) -> tuple[Config, Cut]:
+    """Rows of each number of hosts and of threads. between: the numbers of hosts that count."""
     rows: list[Config] = []
-    wanted = tuple(str(hosts) for hosts in SIZES if hosts <= largest)
+    wanted = {
+        f"{hosts} {one}": (hosts, one) for hosts in SIZES if hosts in between for one in threads
+    }
     with interruptible() as cut:
-        for round_, name in rounds(repeats, wanted):
-            hosts = int(name)
+        for round_, name in rounds(repeats, tuple(wanted)):
+            hosts, one = wanted[name]
             size = 2_000_000 if hosts <= 1_024 else 1_000_000 if hosts <= 8_192 else 500_000
             with worker_environment(), ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                found = pool.submit(size_run, hosts, size, threads, paths).result()
+                found = pool.submit(size_run, hosts, size, one, paths).result()
             rows.append({"round": round_, **found})
     return document("fabric", rows, study="sizes"), cut
 
@@ -290,6 +294,13 @@ def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config,
     help="With --study sizes: largest number of hosts.",
 )
 @click.option(
+    "--smallest",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="With --study sizes: smallest number of hosts.",
+)
+@click.option(
     "--paths",
     type=click.IntRange(1, 256),
     default=32,
@@ -299,9 +310,10 @@ def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config,
 @click.option(
     "--threads",
     type=click.IntRange(1, 64),
-    default=1,
+    multiple=True,
+    default=(1,),
     show_default=True,
-    help="With --study sizes: threads.",
+    help="With --study sizes: threads; repeat it to compare.",
 )
 @json_option
 def command(
@@ -311,7 +323,8 @@ def command(
     only: str,
     repeats: int,
     largest: int,
-    threads: int,
+    smallest: int,
+    threads: tuple[int, ...],
     paths: int,
     json_path: str | None,
 ) -> None:
@@ -323,7 +336,7 @@ def command(
         notes = [f"lost: {', '.join(lost)}" if lost else "every figure holds, in the worst seed"]
         emit(found, json_path, COLUMNS, notes, cut)
         return
-    found, cut = sizes(repeats, largest, threads, paths)
+    found, cut = sizes(repeats, range(smallest, largest + 1), threads, paths)
     prints = {(row["hosts"], row["fingerprint"]) for row in found["rows"]}
     same = len(prints) == len({hosts for hosts, _ in prints})
     notes = [

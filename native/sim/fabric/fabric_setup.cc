@@ -1,6 +1,7 @@
 // Opens stacks, peers and flows as a handshake would, and schedules the first events.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <span>
 
 #include "native/sim/fabric/fabric.h"
@@ -16,16 +17,66 @@ u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {
   return core::Random(plan.seed ^ kind << 40 ^ number * 0x9E3779B97F4A7C15u).next();
 }
 
-// Colors the nodes so that links join nodes of different colors and all hosts have color 0. Leaves all at color 0 and
-// returns false if this is impossible.
-bool color(const FabricPlan& plan, std::vector<u8>* color_of) {
-  constexpr u8 kOpen = 2;
-  const u32 nodes = plan.hosts + plan.switches;
-  std::vector<std::vector<u32>> neighbours(nodes);
+// For each node, the nodes that a link joins it to.
+std::vector<std::vector<u32>> neighbours_of(const FabricPlan& plan) {
+  std::vector<std::vector<u32>> neighbours(plan.hosts + plan.switches);
   for (const PortPlan& port : plan.ports) {
     neighbours[port.from].push_back(port.to);
     neighbours[port.to].push_back(port.from);
   }
+  return neighbours;
+}
+
+// The switches in tiers by the number of links to the nearest host, those without one last.
+std::vector<std::vector<u32>> tiers_of(const FabricPlan& plan, const std::vector<std::vector<u32>>& neighbours) {
+  std::vector<bool> seen(neighbours.size());
+  std::vector<u32> tier(plan.hosts), next;
+  std::iota(tier.begin(), tier.end(), 0u);
+  std::vector<std::vector<u32>> tiers;
+  for (; !tier.empty(); tier.swap(next)) {
+    next.clear();
+    for (const u32 node : tier) {
+      for (const u32 other : neighbours[node]) {
+        if (other < plan.hosts || seen[other]) continue;
+        seen[other] = true;
+        next.push_back(other);
+      }
+    }
+    std::sort(next.begin(), next.end());
+    if (!next.empty()) tiers.push_back(next);
+  }
+  tiers.emplace_back();
+  for (u32 node = plan.hosts; node < seen.size(); ++node) {
+    if (!seen[node]) tiers.back().push_back(node);
+  }
+  return tiers;
+}
+
+// Assigns to each shard equal parts of the hosts and of each tier of switches, because tiers take turns. Parts are
+// contiguous: neighbours in the network usually have close numbers. A switch that has hosts goes where they are.
+std::vector<u8> shards_of(const FabricPlan& plan, const std::vector<std::vector<u32>>& neighbours, u32 count) {
+  std::vector<u8> shard_of(neighbours.size());
+  const auto part = [count](u64 place, u64 of) { return static_cast<u8>(place * count / of); };
+  for (u32 host = 0; host < plan.hosts; ++host) shard_of[host] = part(host, plan.hosts);
+  for (const std::vector<u32>& tier : tiers_of(plan, neighbours)) {
+    for (std::size_t place = 0; place < tier.size(); ++place) {
+      u64 hosts = 0, sum = 0;
+      for (const u32 other : neighbours[tier[place]]) {
+        if (other >= plan.hosts) continue;
+        ++hosts;
+        sum += other;
+      }
+      shard_of[tier[place]] = hosts == 0 ? part(place, tier.size()) : part(sum / hosts, plan.hosts);
+    }
+  }
+  return shard_of;
+}
+
+// Colors the nodes so that links join nodes of different colors and all hosts have color 0. Leaves all at color 0 and
+// returns false if this is impossible.
+bool color(const FabricPlan& plan, const std::vector<std::vector<u32>>& neighbours, std::vector<u8>* color_of) {
+  constexpr u8 kOpen = 2;
+  const auto nodes = static_cast<u32>(neighbours.size());
   color_of->assign(nodes, kOpen);
   bool possible = true;
   std::vector<u32> left;
@@ -64,17 +115,11 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   work_.open(plan);
   window_ps_ = lookahead_ps(plan);
   const u32 count = std::min(plan.threads, plan.hosts);
-  const u32 nodes = plan.hosts + plan.switches;
-  nodes_.shard_of.resize(nodes);
-  // Assigns contiguous blocks of hosts and of switches to shards, because neighbours in the network usually have close
-  // numbers.
-  for (u32 i = 0; i < plan.hosts; ++i) nodes_.shard_of[i] = static_cast<u8>(u64{i} * count / plan.hosts);
-  for (u32 i = 0; i < plan.switches; ++i) {
-    nodes_.shard_of[plan.hosts + i] = static_cast<u8>(u64{i} * count / plan.switches);
-  }
+  const std::vector<std::vector<u32>> neighbours = neighbours_of(plan);
+  nodes_.shard_of = shards_of(plan, neighbours, count);
   // Samples, recordings and the times of PFC frames depend on where the windows of all nodes end.
-  nodes_.paired =
-      color(plan, &nodes_.color_of) && plan.sample_ns == 0 && plan.recording_bytes_max == 0 && plan.pause_bytes == 0;
+  nodes_.paired = color(plan, neighbours, &nodes_.color_of) && plan.sample_ns == 0 && plan.recording_bytes_max == 0 &&
+                  plan.pause_bytes == 0;
   for (u32 i = 0; i < count; ++i) {
     shards_.push_back(std::make_unique<FabricShard>(i, count, plan, &net_, &work_, &nodes_, window_ps_));
   }
