@@ -132,7 +132,8 @@ def test_threads__the_last_dial_or_listener_ends_the_runtime() -> None:
     code = """
 from transport import _native
 for last in ("dial", "listener"):
-    runtime = _native.open_runtime([("interfaces", "lo"), ("engines", "1")])[3]
+    settings = {"interfaces": "lo", "engines": "1", "log_level": "error"}
+    runtime = _native.open_runtime(list(settings.items()))[3]
     listener = runtime.listen(0, 0)[2]
     dial = runtime.connect_handle(0, listener.handle())[2]
     runtime.close()
