@@ -137,7 +137,7 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
 
 // Whether a connection of this process may pass its messages through shared memory.
 bool ControlPlane::shares_memory(const engine::PolicySet& policies) const noexcept {
-  return host_ != nullptr && !host_->stands_aside() && !chosen(policies);
+  return host_ != nullptr && host_->aside() == nullptr && !chosen(policies);
 }
 
 // Proposes to a process of this host that all messages of the connection pass through shared memory.
@@ -167,9 +167,9 @@ std::unique_ptr<local::Half> ControlPlane::take_memory(const Session& session, c
   return half;
 }
 
-Status ControlPlane::join_memory(std::unique_ptr<local::Half> half,
+Status ControlPlane::join_memory(std::unique_ptr<local::Half> half, std::uint64_t session,
                                  const std::shared_ptr<engine::ConnectionCore>& connection, std::string* error) {
-  if (host_->join(std::move(half), connection)) return Status::ok;
+  if (host_->join(std::move(half), session, connection)) return Status::ok;
   *error = "no thread or descriptor is left for messages through shared memory; WEFT_LOCAL=off does without";
   connection->fail(Status::out_of_descriptors);
   return Status::out_of_descriptors;
@@ -303,7 +303,7 @@ Status ControlPlane::accept_open(Session* session, Open* offered, std::int64_t o
                        strange ? open_bytes : -1, session->name, notifier_, &accept->connection, error);
   if (strange) budget_.set(session->id, setup_.holding(session->id));
   if (status != Status::ok) return status;
-  if (half != nullptr) status = join_memory(std::move(half), accept->connection, error);
+  if (half != nullptr) status = join_memory(std::move(half), session->id, accept->connection, error);
   if (status != Status::ok) return status;
   accept->begun_ns = engine::now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
@@ -360,7 +360,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   std::string error;
   Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes, rtt_ns(*session),
                               -1, session->name, notifier_, &connection, &error);
-  if (status == Status::ok && half != nullptr) status = join_memory(std::move(half), connection, &error);
+  if (status == Status::ok && half != nullptr) status = join_memory(std::move(half), session->id, connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
     confirmed_.push_back({engine::now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});

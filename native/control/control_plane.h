@@ -162,8 +162,8 @@ class ControlPlane final : private engine::PeerWatch {
   bool shares_memory(const engine::PolicySet& policies) const noexcept;
   std::unique_ptr<local::Half> take_memory(const Session& session, const engine::PolicySet& policies, Open* open);
   void say_again(Session* session);
-  Status join_memory(std::unique_ptr<local::Half> half, const std::shared_ptr<engine::ConnectionCore>& connection,
-                     std::string* error);
+  Status join_memory(std::unique_ptr<local::Half> half, std::uint64_t session,
+                     const std::shared_ptr<engine::ConnectionCore>& connection, std::string* error);
   bool on_open(Session* session, ControlSocket* socket, const Frame& frame);
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
@@ -208,6 +208,7 @@ class ControlPlane final : private engine::PeerWatch {
   void report_condition(Session* session, std::int64_t heard_ns, std::int64_t now_ns);
   void report_quiet(Session* session, std::int64_t now_ns);
   void check_sessions(std::int64_t now_ns);
+  void check_stuck(std::int64_t now_ns);
   bool is_idle(Session* session, std::int64_t now_ns);
   HealthLimits limits() const noexcept;
 
@@ -229,6 +230,7 @@ class ControlPlane final : private engine::PeerWatch {
   telemetry::ProcessCells own_counters_;  // used if there is no telemetry page
   telemetry::ProcessCells& counters_;
   std::int64_t idle_check_ns_ = 0;
+  std::int64_t stuck_check_ns_ = 0;
   engine::LogLimit stranger_log_, refusal_log_, exhausted_log_;
   LastRefusal last_refusal_;
   ProcessLog process_log_;

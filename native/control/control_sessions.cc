@@ -20,6 +20,8 @@ constexpr std::int64_t kEndedTickNs = 50'000'000;
 constexpr int kWellTicks = 4;  // consecutive ticks in condition `well` that end the examination of a peer
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
+// How often it is examined at least whether messages in shared memory move.
+constexpr std::int64_t kStuckCheckNs = 5'000'000'000;
 // A session without connections ends after this idle time. The end that opened the session has the shorter time, so
 // that it acts first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
@@ -251,7 +253,18 @@ bool ControlPlane::is_idle(Session* session, std::int64_t now_ns) {
   return now_ns - session->busy_ns >= most_ns;
 }
 
+// Examines processes of this host for which messages in shared memory wait. As those take no packets, no engine notices
+// that such a process is quiet.
+void ControlPlane::check_stuck(std::int64_t now_ns) {
+  if (host_ == nullptr || now_ns < stuck_check_ns_) return;
+  stuck_check_ns_ = now_ns + std::min(knobs_->peer_silence_ns / 16 * 5, kStuckCheckNs);
+  for (const std::uint64_t id : host_->stuck()) {
+    if (Session* const session = find_session(id)) examine(session, now_ns);
+  }
+}
+
 void ControlPlane::check_sessions(std::int64_t now_ns) {
+  check_stuck(now_ns);
   const bool look_for_idle = now_ns >= idle_check_ns_;
   if (look_for_idle) idle_check_ns_ = now_ns + kIdleCheckNs;
   let_silent_go(now_ns);

@@ -274,13 +274,25 @@ std::unique_ptr<Half> Host::take(const std::string& token, std::string* error) {
   return half;
 }
 
-bool Host::join(std::unique_ptr<Half> half, const std::shared_ptr<engine::ConnectionCore>& connection) {
+bool Host::join(std::unique_ptr<Half> half, std::uint64_t session,
+                const std::shared_ptr<engine::ConnectionCore>& connection) {
   Mover* const mover = movers_[next_mover_++ % movers_.size()].get();
   const auto port = std::make_shared<Port>(std::move(half), lends_, mover);
   port->attach(connection);
   if (!mover->add(port)) return false;
+  joined_.push_back({session, port});
   connection->use_port(port);
   return true;
+}
+
+std::vector<std::uint64_t> Host::stuck() {
+  std::vector<std::uint64_t> sessions;
+  std::erase_if(joined_, [&](const Joined& joined) {
+    const std::shared_ptr<Port> port = joined.port.lock();
+    if (port != nullptr && port->is_stuck()) sessions.push_back(joined.session);
+    return port == nullptr;
+  });
+  return sessions;
 }
 
 }  // namespace weft::local

@@ -45,11 +45,16 @@ class Host {
   // Ends the movers' threads; to be called before the engines are destroyed. A port that is closed afterwards still
   // uses its mover.
   void stop() noexcept;
-  // From now on, connections are opened without memory. Any thread may call it.
-  void step_aside() noexcept { aside_.store(true, std::memory_order_relaxed); }
-  bool stands_aside() const noexcept { return aside_.load(std::memory_order_relaxed); }
+  // From now on, connections are opened without memory. `why`: a literal. Any thread may call it.
+  void step_aside(const char* why) noexcept { aside_.store(why, std::memory_order_relaxed); }
+  // Why it steps aside; null: it does not.
+  const char* aside() const noexcept { return aside_.load(std::memory_order_relaxed); }
   // Makes the port of a connection, which moves its messages from now on. False: lack of memory or descriptors.
-  bool join(std::unique_ptr<Half> half, const std::shared_ptr<engine::ConnectionCore>& connection);
+  // `session`: of the peer process.
+  bool join(std::unique_ptr<Half> half, std::uint64_t session,
+            const std::shared_ptr<engine::ConnectionCore>& connection);
+  // The sessions of processes for which messages wait, none of which has moved since the last call.
+  std::vector<std::uint64_t> stuck();
 
  private:
   struct Guest {
@@ -58,6 +63,10 @@ class Host {
     std::string token;  // empty: nothing arrived yet
     int memory = -1;
     pid_t process = 0;
+  };
+  struct Joined {
+    std::uint64_t session = 0;
+    std::weak_ptr<Port> port;
   };
   pid_t process_of(int socket, std::string* why) const;
   void welcome();
@@ -70,9 +79,10 @@ class Host {
   std::string name_;
   int listening_ = -1;
   std::vector<Guest> guests_;  // processes that have proposed, or may do so
+  std::vector<Joined> joined_;
   std::vector<std::unique_ptr<Mover>> movers_;
   std::size_t next_mover_ = 0;
-  std::atomic<bool> aside_{false};
+  std::atomic<const char*> aside_{nullptr};
 };
 
 }  // namespace weft::local

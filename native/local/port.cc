@@ -132,6 +132,11 @@ std::uint32_t Port::needs() const noexcept {
   return needs;
 }
 
+bool Port::is_stuck() noexcept {
+  const std::uint64_t moves = moves_.load(std::memory_order_relaxed);
+  return std::exchange(moves_seen_, moves) == moves && needs() != 0 && !ended_.load(std::memory_order_relaxed);
+}
+
 void Port::arm() noexcept {
   // Adds: another thread may have armed what was posted after this one looked.
   own_.wants.fetch_or(needs(), std::memory_order_seq_cst);
@@ -191,6 +196,7 @@ bool Port::run(std::uint64_t bytes_max, Copies copies) noexcept {
     again_.store(false, std::memory_order_seq_cst);
     if (!ended_.load(std::memory_order_seq_cst)) {
       moved |= step(bytes_max, copies, &problem);
+      if (moved) moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     } else if (!gave_back_ && !mover_->is_abandoned()) {
       give_back();
       last = true;

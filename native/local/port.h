@@ -54,6 +54,8 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
   void on_peer_closed(Status reason) noexcept override;
   void end() noexcept override;
   const char* name() const noexcept override { return "local"; }
+  // Whether a message waits for the peer, and none has moved since the last call. For the control loop.
+  bool is_stuck() noexcept;
 
   // Called by the mover's thread:
   int descriptor() const noexcept override { return half_->socket; }
@@ -177,6 +179,8 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
   std::atomic<std::uint64_t> finished_{0}, settled_{0};  // sends that went into the array, and that left it
   std::uint64_t lent_count_ = 0;
 
+  std::atomic<std::uint64_t> moves_{0};  // times that something moved
+  std::uint64_t moves_seen_ = 0;         // as of the last is_stuck()
   std::atomic<std::uint64_t> polls_{0};  // calls of poll()
   std::uint64_t polls_seen_ = 0;         // as of the mover's last look
   std::atomic<bool> polled_{false};      // the mover looks whether the caller still polls

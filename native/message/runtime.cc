@@ -190,7 +190,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
     return guarded(error, [&] {
       const Status status = board_.change(family, text, what, nullptr, 0, error);
       // Connections that follow must use the network, where the policy has an effect.
-      if (status == Status::ok && host_ != nullptr) host_->step_aside();
+      if (status == Status::ok && host_ != nullptr) host_->step_aside("a policy was changed");
       return status;
     });
   }
@@ -505,6 +505,8 @@ Status RuntimeImpl::start_recording(const std::string& path, std::int64_t bytes_
       engines_[i]->call([&] { engines_[i]->stack().trace().subscribe(made->tap(i), core::kTraceDecisions); });
     }
     recorder_ = std::move(made);
+    // Connections that follow must use the network, where there are decisions.
+    if (host_ != nullptr) host_->step_aside("decisions are recorded");
     if (written != nullptr) *written = recorder_->path();
     return Status::ok;
   });
@@ -542,7 +544,8 @@ std::string RuntimeImpl::summary() const {
   }
   text << ", window " << knobs_.window_policy << ", path " << knobs_.path_policy << ", loss " << knobs_.loss_policy
        << ", credit " << knobs_.credit_policy;
-  text << ", " << (host_ != nullptr && host_->stands_aside() ? "local off (a policy was changed)" : local_text_);
+  const char* const aside = host_ == nullptr ? nullptr : host_->aside();
+  text << ", " << (aside == nullptr ? local_text_ : "local off (" + std::string(aside) + ")");
   if (payload_unchecked()) text << ", payload check off";
   if (datapath::fault_rates(engine::KnobSettings(knobs_), 0).any()) text << ", FAULTS INJECTED";
   return text.str();

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.api.support import PATIENCE_S, line
+from tests.api.support import PATIENCE_S, child, line, running
 from tests.local.peer import child_of_fork
 from tests.local.support import (
     LONG_BYTES,
@@ -30,7 +30,7 @@ from tests.local.support import (
 from tests.stopping import stopped
 from tests.waiting import until
 from transport import Connection, Endpoint, Request
-from transport.errors import ConnectionLostError, PeerDeadError
+from transport.errors import ConnectionLostError, PeerDeadError, PeerStalledError
 
 OUTSTANDING = 3
 # What a peer does; the survivor does the other.
@@ -182,6 +182,23 @@ def test_stop__everything_arrives_after_it(mode: str, direction: str) -> None:
     ):
         through_a_stop(connection, direction, count, peer.pid)
         assert line(peer) == "all"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_stop__for_longer_than_the_knob_ends_the_connection(mode: str, direction: str) -> None:
+    limits = {"silence": "1s", "stall": "2s"}
+    with (
+        running(child("silent", WEFT_LOCAL=mode)) as peer,
+        dialled(bytes.fromhex(line(peer)), mode, peer_timeout=limits) as connection,
+    ):
+        assert line(peer) == "accepted"
+        request, _ = post(connection, direction, 0)
+        with stopped(peer.pid), pytest.raises(PeerStalledError, match="WEFT_PEER_TIMEOUT=stall"):
+            request.wait(PATIENCE_S)
+        assert connection.counters().segments_sent == 0
+        with pytest.raises(PeerStalledError):
+            connection.check()
 
 
 @pytest.mark.parametrize("mode", MODES)

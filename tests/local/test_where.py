@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -217,8 +217,17 @@ def test_policies__of_one_connection_send_it_over_the_network() -> None:
         assert here.counters().segments_sent > 0
 
 
-@pytest.mark.parametrize("changed", ["left", "right"])
-def test_policies__of_an_endpoint_send_later_connections_over_the_network(changed: str) -> None:
+@pytest.mark.parametrize("end", ["left", "right"])
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda endpoint, _: endpoint.set_policy("window", "cubic"), "a policy was changed"),
+        (lambda endpoint, folder: endpoint.record(folder / "%p"), "decisions are recorded"),
+    ],
+)
+def test_endpoints__whose_decisions_matter_use_the_network_from_then_on(
+    act: Callable[[Endpoint, Path], object], why: str, end: str, tmp_path: Path
+) -> None:
     with (
         Endpoint(**words("auto")) as left,
         Endpoint(**words("auto")) as right,
@@ -233,16 +242,16 @@ def test_policies__of_an_endpoint_send_later_connections_over_the_network(change
             ):
                 yield here, there
 
-        endpoint = {"left": left, "right": right}[changed]
+        endpoint = {"left": left, "right": right}[end]
         with opened() as (here, there):
-            endpoint.set_policy("window", "cubic")
+            act(endpoint, tmp_path)
             here.isend(b"still in memory")
             assert there.recv(100, timeout_s=PATIENCE_S) == b"still in memory"
             assert is_local(here)
-        assert endpoint.summary().endswith(", local off (a policy was changed)")
+        assert endpoint.summary().endswith(f", local off ({why})")
         with opened() as (here, there):
-            here.isend(b"by cubic")
-            assert there.recv(100, timeout_s=PATIENCE_S) == b"by cubic"
+            here.isend(b"by the network")
+            assert there.recv(100, timeout_s=PATIENCE_S) == b"by the network"
             assert here.counters().segments_sent > 0
 
 

@@ -377,9 +377,12 @@ class Endpoint(AsyncCloses):
         """Records every decision of every policy in a file until stopped; use it in a `with`.
 
         '%p' in the path becomes the process id. The recording ends before it would have more than
-        `bytes_max` bytes. `weft policy replay` reads the file.
+        `bytes_max` bytes. `weft policy replay` reads the file. Connections opened from then on use
+        the network, as after set_policy().
         """
-        return LiveRecording(self._runtime, os.fspath(path), bytes_max)
+        recording = LiveRecording(self._runtime, os.fspath(path), bytes_max)
+        self._summary = self._runtime.summary()
+        return recording
 
     def counters(self) -> native.EndpointCounters:
         """The counters of all engines together: traffic, refusals, injected faults."""
