@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import click
 
 from bench.lib import loops
 from bench.lib.common import Config, document, emit, interruptible, json_option, median, rounds
-from transport.lab import LabError, namespace, netlink
-from transport.lab.plan import End, mac_of
-
-T = TypeVar("T")
+from bench.lib.veth import Host, wired
+from transport.lab import LabError
 
 MTU_BYTES = (1500, 3400, 9000)
-ENDS = (
-    End("a", "eth0", "10.78.0.1", 24, mac_of("10.78.0.1")),
-    End("b", "eth0", "10.78.0.2", 24, mac_of("10.78.0.2")),
-)
 UDP_IP_BYTES = 28
 TRAIN_BYTES_MAX = 65_000
 # Datapath, and datagrams of a burst. A burst of one leaves UDP sockets no segmentation offload.
@@ -37,56 +28,13 @@ COLUMNS = (
 )
 
 
-@contextmanager
-def wired(mtu_bytes: int) -> Iterator[list[tuple[int, str, int]]]:
-    """Two namespaces joined by a veth pair: their descriptors, addresses, interface indices."""
-    names = [f"weft-bench-{one}-{os.getpid()}" for one in ("a", "b")]
-    made: list[str] = []
-    held: list[int] = []
-    try:
-        for name in names:
-            namespace.make(name)
-            made.append(name)
-            held.append(namespace.open_namespace(name))
-
-        with_link(names[0], lambda link: netlink.add_veth(link, *ENDS, held[1]))
-        indices = [
-            with_link(name, partial(up, near=near, far=far, mtu_bytes=mtu_bytes))
-            for name, near, far in zip(names, ENDS, reversed(ENDS), strict=True)
-        ]
-        yield [
-            (descriptor, end.address, index)
-            for descriptor, end, index in zip(held, ENDS, indices, strict=True)
-        ]
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-        for name in made:
-            namespace.remove(name)
-
-
-def with_link(name: str, work: Callable[[Any], T]) -> T:
-    """Calls `work` with a netlink socket of a namespace."""
-
-    def body() -> T:
-        with netlink.speaking() as link:
-            return work(link)
-
-    return namespace.inside(name, body)
-
-
-def up(link: Any, *, near: End, far: End, mtu_bytes: int) -> int:
-    """Sets an end up; returns its interface index."""
-    netlink.set_up_end(link, near, far, mtu_bytes)
-    return int(netlink.index_of(link, near.interface))
-
-
-def measure(contender: str, ends: list[tuple[int, str, int]], mtu_bytes: int, count: int) -> Config:
+def measure(contender: str, ends: tuple[Host, Host], mtu_bytes: int, count: int) -> Config:
     datapath, train = CONTENDERS[contender]
     datagram_bytes = mtu_bytes - UDP_IP_BYTES
     train = min(train, TRAIN_BYTES_MAX // datagram_bytes)
+    places = [(end.descriptor, end.address, end.index) for end in ends]
     found: Config = loops.bench_datagrams(
-        datapath, *ends[0], *ends[1], count, datagram_bytes, train
+        datapath, *places[0], *places[1], count, datagram_bytes, train
     )
     if found["received"] < found["sent"]:
         raise click.ClickException(
