@@ -47,6 +47,7 @@ BENCHES = {
     "plan_c4p": "C4P's four experiments in the simulator: ECMP, planned paths, several paths.",
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
+    "stages": "The cost of a byte over UDP by stage: the kernel's ways, copies, and weft's.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
     "strangers": "Connecting to an open listener, without and with strangers: time, load, memory.",
     "step": "Training steps (PyTorch): computation of one GPU, and steps over networks.",
@@ -65,7 +66,7 @@ NETWORK = frozenset(
         *("all_to_all", "beside", "bidirectional", "collision", "connections", "cost", "cpu"),
         *("diagnose_live", "diagnose_real", "failover", "fairness", "fidelity", "gpu", "incast"),
         *("latency", "loss", "nccl", "outcast", "p2p", "permutation", "plan", "ring", "starved"),
-        *("step", "strangers", "trace_cost", "turnaround", "wan"),
+        *("stages", "step", "strangers", "trace_cost", "turnaround", "wan"),
     )
 )
 

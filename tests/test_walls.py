@@ -135,6 +135,7 @@ MACHINERY = {
         *("bench/native/loops", "native/engine", "native/core", "native/datapath", "native/gpu"),
         "native/message",  # half round trips of connections
         "native/plugin",  # the profiler's interface, which a benchmark calls as NCCL does
+        "native/wire",  # the checksums that a copy of payload computes
         "tests/native/verbs",
     },
     "bench/native/bind": {"bench/native/loops", "native/bind", "native/engine", "native/gpu"},

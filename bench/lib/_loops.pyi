@@ -41,6 +41,24 @@ def bench_datagrams(
     datagram_bytes: int,
     train: int,
 ) -> dict[str, Any]: ...
+def bench_stages(
+    way: tuple[str, str, str],
+    source_end: tuple[int, str],
+    target_end: tuple[int, str],
+    cpus: tuple[int, int],
+    source: Any,
+    target: Any,
+    datagram_bytes: int,
+    warm_bytes: int,
+    bytes: int,  # noqa: A002
+) -> dict[str, Any]: ...
+def bench_copy(
+    kind: str,
+    source: Any,
+    target: Any,
+    piece_bytes: int,
+    bytes: int,  # noqa: A002
+) -> int: ...
 
 class TripEnd:
     @staticmethod

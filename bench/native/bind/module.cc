@@ -7,6 +7,7 @@ void bind_datagram_bench(pybind11::module_& module);
 void bind_gpu_bench(pybind11::module_& module);
 void bind_profiler_bench(pybind11::module_& module);
 void bind_rdma_bench(pybind11::module_& module);
+void bind_stages_bench(pybind11::module_& module);
 void bind_trips_bench(pybind11::module_& module);
 }  // namespace weft::bind
 
@@ -16,5 +17,6 @@ PYBIND11_MODULE(_loops, module) {
   weft::bind::bind_gpu_bench(module);
   weft::bind::bind_profiler_bench(module);
   weft::bind::bind_rdma_bench(module);
+  weft::bind::bind_stages_bench(module);
   weft::bind::bind_trips_bench(module);
 }
