@@ -154,7 +154,7 @@ def copied(job: Job, load: Load) -> Config:
         ns = loops.bench_copy(kind, load.source, load.target, job.datagram_bytes, load.bytes)
     except ValueError as error:
         return {"missing": f"not there: {error}"}
-    return {"ns_per_byte": ns / load.bytes}
+    return per_byte({"ns_per_byte": ns}, load.bytes)
 
 
 def moved(job: Job, hosts: tuple[Host, Host], load: Load) -> Config:
@@ -208,7 +208,7 @@ def streamed(job: Job, hosts: tuple[Host, Host], load: Load) -> Config:
     return per_byte(row, messages * MESSAGE_BYTES) | {
         "copies_sent": 1.0,
         "copies_received": 2.0,  # into a buffer of the engine, and to its place
-        "bytes_per_s": messages * MESSAGE_BYTES / sent["seconds"],
+        "bytes_per_s": round(messages * MESSAGE_BYTES / sent["seconds"]),
         "threads_sent": sent["cores"],
         "threads_received": received["cores"],
         "wrong": received["wrong"],
@@ -216,7 +216,8 @@ def streamed(job: Job, hosts: tuple[Host, Host], load: Load) -> Config:
 
 
 def per_byte(row: Config, count: int) -> Config:
-    return {name: None if value is None else value / count for name, value in row.items()}
+    """The row with times for each byte, of which a millionth of a ns is left."""
+    return {name: None if value is None else round(value / count, 6) for name, value in row.items()}
 
 
 def with_ratios(rows: list[Config]) -> list[Config]:
@@ -225,7 +226,7 @@ def with_ratios(rows: list[Config]) -> list[Config]:
         base = next((row for row in mine if row["contender"] in BASES), None)
         for row in mine:
             if base is not None and "ns_per_byte" in row and "ns_per_byte" in base:
-                row["ratio"] = row["ns_per_byte"] / base["ns_per_byte"]
+                row["ratio"] = round(row["ns_per_byte"] / base["ns_per_byte"], 4)
     return rows
 
 
@@ -273,7 +274,7 @@ def run(repeats: int, wanted: list[Job], load: Load, rows: list[Config]) -> None
             job = by_name[name]
             found = measure(job, hosts.get((job.wire, job.mtu_bytes)), load)
             head = {"wire": job.wire, "mtu_bytes": job.mtu_bytes, "contender": job.contender}
-            rows.append(head | {"round": round_, "load": os.getloadavg()[0]} | found)
+            rows.append(head | {"round": round_, "load": round(os.getloadavg()[0], 1)} | found)
 
 
 def tiny(ctx: click.Context, _param: click.Parameter, on: bool) -> None:
