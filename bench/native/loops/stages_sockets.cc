@@ -1,4 +1,7 @@
 // Sends and receives through system calls for many messages, with and without trains and zero copy.
+// clang-format off
+#include <time.h>  // linux/errqueue.h uses timespec
+// clang-format on
 #include <linux/errqueue.h>
 #include <linux/udp.h>
 #include <netinet/in.h>
