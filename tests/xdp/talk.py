@@ -14,8 +14,10 @@ from tests.xdp.support import V4, Wire
 
 SIZES = [1, 100, 1400, 5000, 100_000, 3_000_000, 17]
 COMMON = """
-import json, sys
+import json, sys, time
 from transport import Endpoint
+
+BYPASS = ("bypass_sent", "bypass_received")
 
 def pattern(size):
     return (bytes(range(251)) * (size // 251 + 1))[:size]
@@ -42,7 +44,8 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
         print("under way", flush=True)
         if sys.argv[2] == "hold":
             input()
-        assert connection.recv(4, timeout_s=240) == b"done"
+        while (got := connection.recv(1400, timeout_s=240)) != b"done":
+            connection.send(got, timeout_s=240)
         tell(endpoint, connection)
 """
 )
@@ -56,6 +59,12 @@ with Endpoint() as endpoint, endpoint.connect(sys.argv[3], 7000, timeout_s=240) 
     print("under way", flush=True)
     if sys.argv[2] == "hold":
         input()
+        before = endpoint.counters()
+        until_s = time.monotonic() + 240
+        while any(getattr(endpoint.counters(), one) == getattr(before, one) for one in BYPASS):
+            assert time.monotonic() < until_s, "nothing goes past the kernel any more"
+            connection.send(pattern(1400), timeout_s=240)
+            assert connection.recv(1400, timeout_s=240) == pattern(1400)
     connection.send(b"done", timeout_s=240)
     tell(endpoint, connection)
 """
@@ -83,7 +92,8 @@ def begin(
 ) -> tuple[Any, Any]:
     """Starts both ends; `client` has settings of the client only.
 
-    With `hold` each end waits for a line once the messages have passed.
+    With `hold` each end waits for a line once the messages have passed, and then goes on until
+    datagrams have gone past the kernel in both directions.
     """
     words = (json.dumps(SIZES), "hold" if hold else "-")
     server = wire.start(1, SERVER, *words, **settings)
