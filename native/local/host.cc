@@ -20,6 +20,7 @@
 #include "native/datapath/fork_registry.h"
 #include "native/datapath/settings.h"
 #include "native/engine/clock.h"
+#include "native/engine/setup/descriptor_budget.h"
 
 namespace weft::local {
 namespace {
@@ -53,6 +54,19 @@ uid_t unmapped_user() noexcept {
 }
 
 std::string system_problem(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+
+// Whether a new descriptor is one of the last that this process may have, which are left to the program.
+bool is_of_program(int descriptor) noexcept {
+  const auto within = [descriptor] {
+    const std::int64_t soft = engine::soft_descriptor_limit();
+    return descriptor < soft - std::min(engine::kProgramDescriptorsMax, soft / 4);
+  };
+  return !within() && !(engine::raise_descriptor_limit() && within());
+}
+
+std::string too_few_descriptors() {
+  return "too few descriptors are left to this process; " + engine::raise_limit_advice();
+}
 
 bool send_memory(int socket, const std::string& token, int memory) noexcept {
   iovec data{const_cast<char*>(token.data()), token.size()};
@@ -165,7 +179,9 @@ std::unique_ptr<Half> Host::propose(const std::string& name, const std::string& 
   auto half = std::make_unique<Half>();
   const int socket = half->socket = datapath::open_socket(AF_UNIX, SOCK_SEQPACKET);
   int memory = -1;
-  if (socket >= 0 && ::connect(socket, reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+  if ((socket < 0 && engine::is_out_of_descriptors(errno)) || is_of_program(socket)) {
+    *error = too_few_descriptors();
+  } else if (socket >= 0 && ::connect(socket, reinterpret_cast<const sockaddr*>(&address), length) == 0) {
     half->process = process_of(socket, error);
     if (half->process >= 0) half->segment = Segment::make(&memory, error);
   } else if (errno != ECONNREFUSED) {  // refused: no process of this network namespace has the name
@@ -187,15 +203,18 @@ std::unique_ptr<Half> Host::propose(const std::string& name, const std::string& 
 // Takes in processes that have connected, and what they sent; drops those that are late.
 void Host::welcome() {
   const std::int64_t now_ns = engine::now_ns();
+  errno = 0;
   for (int socket = -1; (socket = datapath::accept_socket(listening_, nullptr, nullptr)) >= 0;) {
     std::string unsaid;  // any process can connect
     Guest guest{socket, now_ns, {}, -1, process_of(socket, &unsaid)};
-    if (guest.process < 0 || guests_.size() >= kGuestsMax) {
+    lacks_descriptors_ = is_of_program(socket);
+    if (guest.process < 0 || lacks_descriptors_ || guests_.size() >= kGuestsMax) {
       dismiss(&guest);
     } else {
       guests_.push_back(std::move(guest));
     }
   }
+  lacks_descriptors_ = lacks_descriptors_ || engine::is_out_of_descriptors(errno);
   std::erase_if(guests_, [&](Guest& guest) {
     if (guest.token.empty() && read(&guest)) return false;
     if (now_ns - guest.since_ns < patience_ns_ && (!guest.token.empty() || errno == EAGAIN)) return false;
@@ -257,7 +276,9 @@ std::unique_ptr<Half> Host::take(const std::string& token, std::string* error) {
   const auto place =
       std::find_if(guests_.begin(), guests_.end(), [&](const Guest& guest) { return guest.token == token; });
   if (place == guests_.end()) {
-    *error = "its process did not reach this one, or has another user, or one that is not mapped here";
+    *error = lacks_descriptors_
+                 ? too_few_descriptors()
+                 : "its process did not reach this one, or has another user, or one that is not mapped here";
     return nullptr;
   }
   Guest guest = std::move(*place);

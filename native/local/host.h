@@ -78,7 +78,8 @@ class Host {
   const uid_t unmapped_;  // the user that the kernel names for all that this user namespace does not map
   std::string name_;
   int listening_ = -1;
-  std::vector<Guest> guests_;  // processes that have proposed, or may do so
+  std::vector<Guest> guests_;       // processes that have proposed, or may do so
+  bool lacks_descriptors_ = false;  // when the last process connected
   std::vector<Joined> joined_;
   std::vector<std::unique_ptr<Mover>> movers_;
   std::size_t next_mover_ = 0;

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.local.support import LONG_BYTES, PATIENCE_S, exchange, message
+from tests.api.scarce import give_back, take_all
+from tests.local.support import LONG_BYTES, PATIENCE_S, exchange, is_local, message
 from tests.waiting import until
 from transport import Connection, Endpoint, Request
 from transport.errors import ForkedChildError, WeftError
@@ -261,6 +262,25 @@ def suffers() -> None:
             threading.Thread(target=serve, args=[connection], daemon=True).start()
 
 
+def opens_many(count: str) -> None:
+    """Connects to itself, and prints how many connections share memory, and the descriptors left.
+
+    A message passes over each of them.
+    """
+    with Endpoint() as endpoint, endpoint.listen() as listener, contextlib.ExitStack() as stack:
+        ends = []
+        for _ in range(int(count)):
+            here = stack.enter_context(endpoint.connect(listener.handle, timeout_s=PATIENCE_S))
+            there = stack.enter_context(listener.accept(timeout_s=PATIENCE_S))
+            ends.append((here, there))
+        for number, (here, there) in enumerate(ends):
+            here.isend(number.to_bytes(8))
+            assert int.from_bytes(there.recv(8, timeout_s=PATIENCE_S)) == number
+        taken = take_all()
+        give_back(taken)
+        print(json.dumps({"local": sum(is_local(here) for here, _ in ends), "left": len(taken)}))
+
+
 ROLES = (
     becomes_another_program,
     dials,
@@ -269,6 +289,7 @@ ROLES = (
     exchanges_as,
     forks,
     moves,
+    opens_many,
     posts,
     receives_and_closes,
     sends_and_closes,

@@ -1,5 +1,6 @@
 """Tests which processes' messages pass through shared memory, and which settings forbid it."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -127,6 +128,19 @@ def test_container__with_its_own_interprocess_namespace_changes_nothing() -> Non
     with served("exchanges", launcher=inside) as (_, handle), dialled(handle) as connection:
         alive(connection)
         assert is_local(connection)
+
+
+def test_descriptors__of_the_program_are_left_to_it() -> None:
+    """Connections that would take the last ones, two each here, go over the network."""
+    limit, count = 200, 100
+    limited = ("sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh")
+    peer = start("opens_many", str(count), launcher=limited, WEFT_LOG_LEVEL="info")
+    said, errors = peer.communicate(timeout=PATIENCE_S)
+    assert peer.returncode == 0, errors
+    found = json.loads(said)
+    assert 0 < found["local"] < count
+    assert found["left"] >= limit // 8
+    assert "too few descriptors are left to this process; raise the limit" in errors
 
 
 @pytest.mark.parametrize(("here", "there"), [("auto", "ring"), ("ring", "auto")])
