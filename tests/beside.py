@@ -109,7 +109,9 @@ class EndedError(Exception):
 
 def wait(seconds: float) -> None:
     """Sleeps. The signals that end are seen only here, so that nothing is left half done."""
-    if told := signal.sigtimedwait(TOLD, seconds):
+    told = signal.sigtimedwait(TOLD, seconds)
+    # Python returns garbage if this process was stopped until the time was over.
+    if told is not None and told.si_signo in TOLD:
         raise EndedError(told.si_signo)
 
 
