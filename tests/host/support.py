@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,15 +65,20 @@ def ended(
     reports: how many it prints before the signal; the other host may have its report earlier.
     """
     assert server.stdout is not None
-    said = ""
-    while said.count("verdict: ") < reports:
-        line = server.stdout.readline()
-        assert line, said
-        said += line
-    server.send_signal(number)
     assert server.stderr is not None
-    said, errors = said + server.stdout.read(), server.stderr.read()
-    return server.wait(PATIENCE_S), said, errors
+    said = ""
+    giving_up = threading.Timer(PATIENCE_S, server.kill)
+    giving_up.start()
+    try:
+        while said.count("verdict: ") < reports:
+            line = server.stdout.readline()
+            assert line, said
+            said += line
+        server.send_signal(number)
+        said, errors = said + server.stdout.read(), server.stderr.read()
+        return server.wait(PATIENCE_S), said, errors
+    finally:
+        giving_up.cancel()
 
 
 def peer(lab: Lab, *more: str, **variables: str) -> subprocess.Popen[str]:
