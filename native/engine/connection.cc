@@ -77,7 +77,7 @@ ConnectionCore::~ConnectionCore() {
 // Takes the request slot of the next message, if it is free. The caller must hold the direction's mutex.
 Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::size_t bytes,
                              RequestSlot** out) noexcept {
-  const bool nowhere = payload.data == nullptr && payload.stages == nullptr;
+  const bool nowhere = payload.data == nullptr && payload.stages == nullptr && payload.lent == nullptr;
   if (bytes > core::kMessageBytesMax || (nowhere && bytes != 0)) return Status::invalid_argument;
   const Status failure = health();
   if (failure != Status::ok) return failure;
@@ -88,6 +88,8 @@ Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::
   // Notes which memory of the caller the request uses, for quiesce().
   if (payload.stages != nullptr) {
     slot->begin(payload.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), payload.completion);
+  } else if (payload.lent != nullptr) {
+    slot->begin(payload.lent, sizeof(LentSend), payload.completion);
   } else {
     slot->begin(payload.data, bytes, payload.completion);
   }
@@ -132,7 +134,8 @@ Status ConnectionCore::post_to_port(Direction* direction, const Payload& payload
   slot->sends = sends;
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   *out = slot;  // set first: the message may be complete before the call below returns
-  const MessagePort::Posting post{slot, static_cast<std::uint8_t*>(payload.data), payload.stages, bytes};
+  const MessagePort::Posting post{
+      slot, static_cast<std::uint8_t*>(payload.data), payload.stages, bytes, payload.lent, payload.taker};
   sends ? port_->post_send(post) : port_->post_receive(post);
   return Status::ok;
 }

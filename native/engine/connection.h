@@ -41,6 +41,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     core::Stage* stages = nullptr;
     Completion* completion = nullptr;  // if set: when the request is done, it is released, then on_complete() is called
     std::uint32_t channel = 0;         // id of the NCCL channel's trace record; 0: none
+    const LentSend* lent = nullptr;    // a send: the bytes are in memory that this names (Loans::can_lend())
+    LoanTaker* taker = nullptr;        // a receive: takes the message if it is lent
   };
   // `number`: gets the number of the message; may be null.
   Status post_send(const Payload& payload, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;

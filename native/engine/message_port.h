@@ -8,6 +8,7 @@
 #include "native/core/stage.h"
 #include "native/core/status.h"
 #include "native/engine/engine.h"
+#include "native/engine/loan.h"
 
 namespace weft::engine {
 
@@ -20,7 +21,9 @@ class MessagePort {
     RequestSlot* slot = nullptr;
     std::uint8_t* data = nullptr;
     core::Stage* stage = nullptr;
-    std::uint64_t bytes = 0;  // size of a send, or capacity of a receive
+    std::uint64_t bytes = 0;         // size of a send, or capacity of a receive
+    const LentSend* lent = nullptr;  // a send: the bytes are in memory that this names, and nowhere else
+    LoanTaker* taker = nullptr;      // a receive: takes the message if it is lent; null: it goes to `data`
   };
 
   virtual ~MessagePort() = default;
@@ -49,6 +52,8 @@ class MessagePort {
   // Gives all buffers back, without completing their requests, and then calls ConnectionCore::on_port_ended(). Only the
   // first call has an effect.
   virtual void end() noexcept = 0;
+  // Loans of the connection's messages; null: this port knows none.
+  virtual Loans* loans() noexcept { return nullptr; }
   virtual const char* name() const noexcept = 0;  // for logs and traces
 };
 

@@ -16,9 +16,10 @@ inline constexpr std::uint64_t kAlign = 16;  // of each message in the ring
 
 // What precedes a message in the ring.
 struct Head {
-  std::uint64_t bytes_and_kind = 0;  // size of the message; the highest bit: it is lent
+  std::uint64_t bytes_and_kind = 0;  // size of the message; the highest bits: it is lent, or lent by a device
   std::uint64_t address = 0;         // lent: where it is in the sender's memory
   static constexpr std::uint64_t kLent = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kLoan = std::uint64_t{1} << 62;  // an engine::Loan follows instead of the bytes
 };
 static_assert(sizeof(Head) == kAlign);
 
@@ -28,6 +29,11 @@ struct Lane {
   alignas(128) std::atomic<std::uint64_t> consumed;  // written by the receiver
   // Number of lent messages that the receiver has copied, times two, plus one if the sender has taken the others back.
   alignas(128) std::atomic<std::uint64_t> lent;
+  alignas(128) std::atomic<std::uint64_t> loans;  // the same for messages that a device lends
+};
+// Messages of a lane that the receiver copies: out of the sender's memory, and out of its device's.
+struct Copied {
+  std::uint64_t lent = 0, loans = 0;
 };
 using Ring = std::uint8_t[kRingBytes];
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -58,23 +64,25 @@ class LaneWriter {
   void align() noexcept { produced_ = (produced_ + kAlign - 1) / kAlign * kAlign; }
   // Only at a multiple of kAlign.
   void publish() noexcept { lane_->produced.store(produced_, std::memory_order_release); }
-  // How many lent messages were copied. False: the count is impossible; `lent`: how many were lent so far.
-  bool copied(std::uint64_t lent, std::uint64_t* count) noexcept {
-    return check(lane_->lent.load(std::memory_order_acquire) / 2, lent, count);
+  // How many lent messages were copied. False: a count is impossible; `lent`: how many were lent so far.
+  bool copied(const Copied& lent, Copied* count) noexcept {
+    return check(lane_->lent.load(std::memory_order_acquire), lane_->loans.load(std::memory_order_acquire), lent,
+                 count);
   }
   // Takes back all lent messages that were not copied.
-  bool take_back(std::uint64_t lent, std::uint64_t* count) noexcept {
-    return check(lane_->lent.fetch_or(1, std::memory_order_acq_rel) / 2, lent, count);
+  bool take_back(const Copied& lent, Copied* count) noexcept {
+    const std::uint64_t copied = lane_->lent.fetch_or(1, std::memory_order_acq_rel);
+    return check(copied, lane_->loans.fetch_or(1, std::memory_order_acq_rel), lent, count);
   }
   // What the receiver did wrong when a function above last returned false.
   const Violation& violation() const noexcept { return violation_; }
 
  private:
-  bool check(std::uint64_t copied, std::uint64_t lent, std::uint64_t* count) noexcept {
-    *count = copied;
-    if (copied <= lent) return true;
-    violation_ = {"the count of copied messages", copied, 0, lent};
-    return false;
+  bool check(std::uint64_t lent_word, std::uint64_t loans_word, const Copied& lent, Copied* count) noexcept {
+    *count = {lent_word / 2, loans_word / 2};
+    if (count->lent > lent.lent) violation_ = {"the count of copied messages", count->lent, 0, lent.lent};
+    if (count->loans > lent.loans) violation_ = {"the count of copied loans", count->loans, 0, lent.loans};
+    return count->lent <= lent.lent && count->loans <= lent.loans;
   }
   Lane* const lane_;
   std::uint8_t* const ring_;
@@ -108,21 +116,24 @@ class LaneReader {
   // Gives the room of what was read back to the sender.
   void publish() noexcept { lane_->consumed.store(consumed_, std::memory_order_release); }
   // Counts a lent message as copied. False: the sender has taken it back meanwhile, and what was copied may be wrong.
-  bool count_copied() noexcept {
-    std::uint64_t before = copied_ * 2;
-    if (!lane_->lent.compare_exchange_strong(before, before + 2, std::memory_order_acq_rel)) return false;
-    ++copied_;
-    return true;
-  }
+  bool count_copied() noexcept { return count(&lane_->lent, &copied_.lent); }
+  bool count_loan() noexcept { return count(&lane_->loans, &copied_.loans); }
   // Whether the sender has taken back its lent messages.
   bool taken_back() const noexcept { return lane_->lent.load(std::memory_order_acquire) % 2 != 0; }
   // What the sender did wrong when waiting() last returned false.
   const Violation& violation() const noexcept { return violation_; }
 
  private:
+  static bool count(std::atomic<std::uint64_t>* word, std::uint64_t* copied) noexcept {
+    std::uint64_t before = *copied * 2;
+    if (!word->compare_exchange_strong(before, before + 2, std::memory_order_acq_rel)) return false;
+    ++*copied;
+    return true;
+  }
   Lane* const lane_;
   const std::uint8_t* const ring_;
-  std::uint64_t produced_ = 0, consumed_ = 0, copied_ = 0;
+  std::uint64_t produced_ = 0, consumed_ = 0;
+  Copied copied_;
   Violation violation_;
 };
 

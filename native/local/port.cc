@@ -47,7 +47,8 @@ Port::Port(std::unique_ptr<Half> half, bool lends, Mover* mover)
       copies_(lends_ && peer_.open(other_)),
       out_ring_(half_->dialled ? 0 : 1),
       out_(&half_->segment->shared().lanes[out_ring_], half_->segment->shared().rings[out_ring_]),
-      in_(&half_->segment->shared().lanes[1 - out_ring_], half_->segment->shared().rings[1 - out_ring_]) {
+      in_(&half_->segment->shared().lanes[1 - out_ring_], half_->segment->shared().rings[1 - out_ring_]),
+      loans_(&own_, &other_, lends) {
   if (copies_) own_.copies.store(1, std::memory_order_release);
 }
 
@@ -218,17 +219,19 @@ bool Port::run(std::uint64_t bytes_max, Copies copies) noexcept {
 
 bool Port::step(std::uint64_t bytes_max, Copies copies, Problem* problem) noexcept {
   bool moved = settle(problem);
+  if (problem->ok()) moved |= end_loans(problem);
   if (problem->ok()) moved |= push(bytes_max, problem);
   if (problem->ok()) moved |= pull(bytes_max, copies, problem);
   const Status gone = gone_.load(std::memory_order_seq_cst);
-  if (gone != Status::ok && !moved && problem->ok() && (starves() || is_drained())) problem->status = gone;
+  if (gone != Status::ok && !moved && problem->ok() && !loans_.any() && (starves() || is_drained()))
+    problem->status = gone;
   return moved;
 }
 
 // A send whose bytes, or whose head if it is lent, are in the ring.
 void Port::finish_send(const Posting& post) noexcept {
   const std::uint64_t at = finished_.load(std::memory_order_relaxed);
-  unsettled_[at % kPosts] = {post, lent_count_};
+  unsettled_[at % kPosts] = {post, lent_};
   finished_.store(at + 1, std::memory_order_relaxed);
 }
 
@@ -236,8 +239,8 @@ void Port::finish_send(const Posting& post) noexcept {
 bool Port::settle(Problem* problem) noexcept {
   const std::uint64_t before = settled_.load(std::memory_order_relaxed);
   if (before == finished_.load(std::memory_order_relaxed)) return false;
-  std::uint64_t count = 0;
-  if (!out_.copied(lent_count_, &count)) {
+  Copied count;
+  if (!out_.copied(lent_, &count)) {
     problem->broken(out_.violation());
     return false;
   }
@@ -246,10 +249,10 @@ bool Port::settle(Problem* problem) noexcept {
 }
 
 // `count`: messages that the peer has copied.
-void Port::settle_until(std::uint64_t count) noexcept {
+void Port::settle_until(const Copied& count) noexcept {
   for (std::uint64_t at = settled_.load(std::memory_order_relaxed); at != finished_.load(std::memory_order_relaxed);) {
     const Unsettled first = unsettled_[at % kPosts];
-    if (first.lent > count) return;
+    if (first.lent.lent > count.lent || first.lent.loans > count.loans) return;
     settled_.store(++at, std::memory_order_relaxed);
     core_->on_moved(first.post.slot, first.post.bytes);
   }
@@ -277,8 +280,8 @@ bool Port::reserve(std::uint64_t bytes) noexcept {
 
 // Takes back all messages that the peer does not hold, and fails their sends unless `reason` is ok.
 void Port::drop_sends(Status reason) noexcept {
-  std::uint64_t count = 0;
-  if (out_.take_back(lent_count_, &count)) settle_until(count);
+  Copied count;
+  if (out_.take_back(lent_, &count)) settle_until(count);
   const auto drop = [&](const Posting& post) {
     if (reason != Status::ok) core_->on_unsent(post.slot, reason);
   };
@@ -325,11 +328,17 @@ bool Port::push(std::uint64_t bytes_max, Problem* problem) noexcept {
 // Writes the head of the next message. False: there is none, or no room.
 bool Port::begin_send(Problem* problem) noexcept {
   std::uint64_t room = 0;
-  if (!sends_.waits()) return false;
+  const Posting* const next = sends_.first();
+  if (next == nullptr || (next->lent != nullptr && !next->lent->ready.load(std::memory_order_acquire))) return false;
+  const std::uint64_t head_bytes = sizeof(Head) + (next->lent != nullptr ? sizeof(engine::Loan) : 0);
   if (!out_.room(&room)) problem->broken(out_.violation());
-  if (!reserve(sizeof(Head))) problem->status = Status::out_of_memory;
-  if (room < sizeof(Head) || !problem->ok() || !sends_.take(&sending_.post)) return false;
+  if (!reserve(head_bytes)) problem->status = Status::out_of_memory;
+  if (room < head_bytes || !problem->ok() || !sends_.take(&sending_.post)) return false;
   const Posting& post = sending_.post;
+  if (post.lent != nullptr) {
+    lend_loan(post);
+    return true;
+  }
   const bool lent =
       lends_ && post.stage == nullptr && post.bytes >= kLendBytes && other_.copies.load(std::memory_order_acquire) == 1;
   sending_.bytes = post.bytes;
@@ -337,7 +346,7 @@ bool Port::begin_send(Problem* problem) noexcept {
   const Head head{post.bytes | (lent ? Head::kLent : 0), lent ? reinterpret_cast<std::uintptr_t>(post.data) : 0};
   out_.write(&head, sizeof head);
   if (lent) {
-    ++lent_count_;
+    ++lent_.lent;
     finish_send(post);
     out_.publish();
     wake(kWantsData);
@@ -346,6 +355,17 @@ bool Port::begin_send(Problem* problem) noexcept {
   if (post.stage != nullptr) post.stage->set_size(0, post.bytes);
   sending_.open.store(true, std::memory_order_relaxed);
   return true;
+}
+
+// Names the memory of a message that the peer's device copies.
+void Port::lend_loan(const Posting& post) noexcept {
+  const Head head{post.bytes | Head::kLoan, 0};
+  out_.write(&head, sizeof head);
+  out_.write(&post.lent->loan, sizeof post.lent->loan);
+  ++lent_.loans;
+  finish_send(post);
+  out_.publish();
+  wake(kWantsData);
 }
 
 // Writes more bytes of the message into the lane, and returns how many.
@@ -377,6 +397,7 @@ bool Port::pull(std::uint64_t bytes_max, Copies copies, Problem* problem) noexce
     if (!receiving_.open.load(std::memory_order_relaxed)) {
       if (!begin_receive(problem)) break;
       moved = true;
+      if (!receiving_.open.load(std::memory_order_relaxed)) continue;  // a device takes it
     }
     if (receiving_.lent && copies == Copies::no) break;
     const std::uint64_t bytes = receiving_.lent ? copy_piece(bytes_max, problem) : pull_piece(bytes_max, problem);
@@ -416,7 +437,8 @@ bool Port::begin_receive(Problem* problem) noexcept {
   Head head;
   in_.read(&head, sizeof head);
   receiving_.lent = (head.bytes_and_kind & Head::kLent) != 0;
-  receiving_.bytes = head.bytes_and_kind & ~Head::kLent;
+  receiving_.loan = (head.bytes_and_kind & Head::kLoan) != 0;
+  receiving_.bytes = head.bytes_and_kind & ~(Head::kLent | Head::kLoan);
   receiving_.address = head.address;
   receiving_.done = 0;
   receiving_.failed = false;
@@ -425,19 +447,60 @@ bool Port::begin_receive(Problem* problem) noexcept {
     problem->status = Status::message_too_long;
     return false;
   }
-  if (receiving_.lent && !copies_) {
+  if (receiving_.lent && (!copies_ || receiving_.loan)) {
     problem->broken({"the lent bit of a head", 1});
     return false;
   }
-  if (receiving_.lent && receiving_.bytes == 0) {
+  if ((receiving_.lent || receiving_.loan) && receiving_.bytes == 0) {
     problem->broken({"the size of a lent message", 0, 1, receiving_.post.bytes});
     return false;
+  }
+  if (receiving_.loan) {
+    begin_loan(problem);
+    return problem->ok();
   }
   if (receiving_.post.stage != nullptr) receiving_.post.stage->set_size(0, receiving_.bytes);
   if (!receiving_.lent && receiving_.bytes != 0) return true;
   in_.publish();
   wake(kWantsRoom);
   return true;
+}
+
+// Hands a message that the peer's device lends over to a device of this process.
+void Port::begin_loan(Problem* problem) noexcept {
+  std::uint64_t waiting = 0;
+  if (!in_.waiting(&waiting)) return problem->broken(in_.violation());
+  if (!loans_.may_arrive() || waiting < sizeof(engine::Loan)) return problem->broken({"the loan bit of a head", 1});
+  engine::Loan loan;
+  in_.read(&loan, sizeof loan);
+  in_.publish();
+  receiving_.open.store(false, std::memory_order_relaxed);
+  if (!loans_.take(receiving_.post, receiving_.bytes, loan, shared_from_this()))
+    problem->status = Status::out_of_memory;
+  wake(kWantsRoom);
+}
+
+// Completes receives whose loans a device has copied, in order.
+bool Port::end_loans(Problem* problem) noexcept {
+  bool moved = false;
+  for (PortLoans::Ended ended; problem->ok() && loans_.next_ended(&ended); moved = true) {
+    if (ended.status != Status::ok) {
+      problem->status = ended.status;
+    } else if (in_.count_loan()) {
+      core_->on_moved(ended.slot, ended.bytes);
+      wake(kWantsRoom);
+    }  // else the sender has taken the message back, and ends the connection
+  }
+  return moved;
+}
+
+void Port::on_taken(std::uint64_t turn, Status status) noexcept {
+  loans_.on_taken(turn, status);
+  static_cast<void>(run(kPolledBytes, Copies::no));
+  if (ended_.load(std::memory_order_seq_cst)) return;
+  hand_over();
+  // The connection fails once nothing is left to receive.
+  if (gone_.load(std::memory_order_seq_cst) != Status::ok) mover_->kick(this);
 }
 
 // Copies more bytes of the message out of the lane, and returns how many.
@@ -510,6 +573,7 @@ void Port::end() noexcept {
 // Nothing moves any more. The connection fails the requests.
 void Port::give_back() noexcept {
   gave_back_ = true;
+  loans_.revoke();
   drop_sends(Status::ok);
   core_ = nullptr;
   ring(&own_);

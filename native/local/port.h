@@ -13,6 +13,7 @@
 #include "native/engine/message_port.h"
 #include "native/engine/request_slots.h"
 #include "native/local/lane.h"
+#include "native/local/loans.h"
 #include "native/local/mover.h"
 #include "native/local/peer_memory.h"
 #include "native/local/segment.h"
@@ -36,7 +37,10 @@ struct Half {
   bool dialled = false;
 };
 
-class Port final : public engine::MessagePort, public Moved, public std::enable_shared_from_this<Port> {
+class Port final : public engine::MessagePort,
+                   public Moved,
+                   public engine::LoanReturn,
+                   public std::enable_shared_from_this<Port> {
  public:
   // `lends`: messages may be copied directly out of the other process, where the kernel allows that.
   Port(std::unique_ptr<Half> half, bool lends, Mover* mover);
@@ -53,7 +57,10 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
   void wake_up() noexcept override;
   void on_peer_closed(Status reason) noexcept override;
   void end() noexcept override;
+  engine::Loans* loans() noexcept override { return &loans_; }
   const char* name() const noexcept override { return "local"; }
+  // A device has copied what the peer lent.
+  void on_taken(std::uint64_t turn, Status status) noexcept override;
   // Whether a message waits for the peer, and none has moved since the last call. For the control loop.
   bool is_stuck() noexcept;
 
@@ -81,6 +88,10 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
       taken.store(at + 1, std::memory_order_relaxed);
       return true;
     }
+    // The next post, which take() will return; null: there is none.
+    const Posting* first() const noexcept {
+      return waits() ? &ring[taken.load(std::memory_order_relaxed) % kPosts] : nullptr;
+    }
     bool waits() const noexcept {
       return taken.load(std::memory_order_relaxed) != posted.load(std::memory_order_acquire);
     }
@@ -92,6 +103,7 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
     std::uint64_t address = 0;  // lent: where it is in the peer's memory
     bool failed = false;
     std::atomic<bool> open{false}, lent{false};
+    bool loan = false;
   };
 
   struct Piece {
@@ -114,7 +126,7 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
 
   struct Unsettled {
     Posting post;
-    std::uint64_t lent = 0;  // messages that the peer must have copied
+    Copied lent;  // messages that the peer must have copied
   };
 
   // Whether a thread may copy out of the peer's memory: the peer decides how long that takes.
@@ -136,9 +148,12 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
   void depart() noexcept;
   bool settle(Problem* problem) noexcept;
   void finish_send(const Posting& post) noexcept;
-  void settle_until(std::uint64_t count) noexcept;
+  void settle_until(const Copied& count) noexcept;
   bool pull(std::uint64_t bytes_max, Copies copies, Problem* problem) noexcept;
   bool begin_receive(Problem* problem) noexcept;
+  void lend_loan(const Posting& post) noexcept;
+  void begin_loan(Problem* problem) noexcept;
+  bool end_loans(Problem* problem) noexcept;
   std::uint64_t pull_piece(std::uint64_t bytes_max, Problem* problem) noexcept;
   std::uint64_t copy_piece(std::uint64_t bytes_max, Problem* problem) noexcept;
   void wake(std::uint32_t what) noexcept;
@@ -177,7 +192,8 @@ class Port final : public engine::MessagePort, public Moved, public std::enable_
   // Sends that wait for the peer to copy lent messages: their own, or earlier ones, as sends complete in order.
   std::array<Unsettled, kPosts> unsettled_;
   std::atomic<std::uint64_t> finished_{0}, settled_{0};  // sends that went into the array, and that left it
-  std::uint64_t lent_count_ = 0;
+  Copied lent_;                                          // messages lent so far
+  PortLoans loans_;
 
   std::atomic<std::uint64_t> moves_{0};  // times that something moved
   std::uint64_t moves_seen_ = 0;         // as of the last is_stuck()

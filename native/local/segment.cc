@@ -16,7 +16,7 @@
 namespace weft::local {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31304c5446455721;  // differs with each layout of Shared
+constexpr std::uint64_t kMagic = 0x32304c5446455721;  // differs with each layout of Shared
 constexpr std::uint64_t kReserveBytes = 32 * 1024;
 static_assert(kRingBytes % kReserveBytes == 0);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "native/engine/loan.h"
 #include "native/local/lane.h"
 
 namespace weft::local {
@@ -15,6 +17,9 @@ namespace weft::local {
 // Bits of Side::wants.
 inline constexpr std::uint32_t kWantsData = 1;  // wake this side when a message arrives
 inline constexpr std::uint32_t kWantsRoom = 2;  // wake this side when the other has read from its lane
+
+// An engine::Loan.
+using Trial = std::array<std::atomic<std::uint64_t>, sizeof(engine::Loan) / sizeof(std::uint64_t)>;
 
 // Written by one process, for the other.
 struct Side {
@@ -25,6 +30,9 @@ struct Side {
   std::array<std::atomic<std::uint64_t>, 2> mark;
   std::atomic<std::uint32_t> copies;  // 1: the process can copy lent messages out of the other's memory
   std::atomic<std::uint32_t> ended;   // 1: the process will receive no more
+  // A bit for each device: the process lets the other try to read its memory, by the trial; it can read the other's.
+  std::atomic<std::uint32_t> offers, accepts;
+  std::array<Trial, engine::Loans::kDevices> trials;
 };
 
 struct Shared {
@@ -33,6 +41,7 @@ struct Shared {
   Lane lanes[2];  // from the dialler, from the listener
   alignas(4096) Ring rings[2];
 };
+static_assert(offsetof(Shared, rings) == 4096);
 
 // A random number in this process's memory. Each copy out of another process reads its mark as well: the process id
 // alone may by then belong to another process or, after exec(), to another program.

@@ -21,15 +21,17 @@ from tests.waiting import until
 from transport import Connection, Endpoint
 from transport.errors import WeftError
 
-SIDES, SIDE_BYTES = 128, 256
+SIDES, SIDE_BYTES = 128, 1152
 WANTS, SLEEPERS, BELL, MARK_ADDRESS, MARK, COPIES, ENDED = 0, 4, 8, 128, 136, 152, 156
+OFFERS, TRIALS = 160, 168  # OFFERS: with the word of what is accepted
 LANES = SIDES + 2 * SIDE_BYTES
-PRODUCED, CONSUMED, LENT = 0, 128, 256
-LANE_BYTES = 384
+PRODUCED, CONSUMED, LENT, LOANS = 0, 128, 256, 384
+LANE_BYTES = 512
 RINGS = 4096  # the first page has all before them
 WHOLE_BYTES = RINGS + 2 * RING_BYTES
 HEAD_BYTES = 16
 LENDS = 1 << 63
+LENDS_OF_DEVICE = 1 << 62
 RECEIVE_BYTES = 1 << 20  # capacity of the victim's receives
 
 
@@ -103,9 +105,16 @@ def introductions(memory: Memory, draw: random.Random) -> None:
     """Writes into what the sides tell each other."""
     for _ in range(draw.choice([1, 10])):
         side = SIDES + SIDE_BYTES * draw.randrange(2)
-        place = draw.choice([WANTS, BELL, MARK_ADDRESS, MARK, MARK + 8, COPIES])
+        place = draw.choice([WANTS, BELL, MARK_ADDRESS, MARK, MARK + 8, COPIES, OFFERS, TRIALS])
         memory.word(side + place).value = draw.choice([0, 1, 3, draw.getrandbits(64)])
     memory.say(draw, 65536 | LENDS, memory.at)
+
+
+def loans(memory: Memory, draw: random.Random) -> None:
+    """Lends memory of a device to a process that has none, and counts loans that it did not get."""
+    memory.word(SIDES + OFFERS).value = draw.getrandbits(64)
+    memory.lane(1, LOANS).value = draw.choice([0, 2, draw.getrandbits(64)])
+    memory.say(draw, 65536 | LENDS_OF_DEVICE | draw.choice([0, LENDS]), 0)
 
 
 def everything(memory: Memory, draw: random.Random) -> None:
@@ -116,7 +125,7 @@ def everything(memory: Memory, draw: random.Random) -> None:
         )
 
 
-ATTACKS = (positions, sizes, addresses, introductions, everything)
+ATTACKS = (positions, sizes, addresses, introductions, loans, everything)
 
 
 def wake() -> None:

@@ -101,10 +101,16 @@ TEST(lane__positions_that_cannot_be_are_refused) {
   CHECK(!writer.room(&count));
   CHECK_EQUAL(writer.violation().text(), "consumed is 16, and can be 0");
   lane->lent.store(4);  // two messages, of which one was lent
-  CHECK(!writer.copied(1, &count));
+  Copied copied;
+  CHECK(!writer.copied({1, 0}, &copied));
   CHECK_EQUAL(writer.violation().text(), "the count of copied messages is 2, and can be 0 to 1");
-  CHECK(writer.copied(2, &count));
-  CHECK_EQUAL(count, 2u);
+  CHECK(writer.copied({2, 0}, &copied));
+  CHECK_EQUAL(copied.lent, 2u);
+  lane->loans.store(2);  // no device lent any
+  CHECK(!writer.copied({2, 0}, &copied));
+  CHECK_EQUAL(writer.violation().text(), "the count of copied loans is 1, and can be 0");
+  CHECK(writer.copied({2, 1}, &copied));
+  CHECK_EQUAL(copied.loans, 1u);
 }
 
 TEST(lane__a_lent_message_is_copied_or_taken_back) {
@@ -112,11 +118,15 @@ TEST(lane__a_lent_message_is_copied_or_taken_back) {
   Lane* const lane = &shared->lane;
   LaneWriter writer(lane, shared->ring);
   LaneReader reader(lane, shared->ring);
-  std::uint64_t count = 0;
+  Copied count;
   CHECK(reader.count_copied());
+  CHECK(reader.count_loan());
+  CHECK(reader.count_loan());
   CHECK(!reader.taken_back());
-  CHECK(writer.take_back(2, &count));
-  CHECK_EQUAL(count, 1u);
+  CHECK(writer.take_back({2, 3}, &count));
+  CHECK_EQUAL(count.lent, 1u);
+  CHECK_EQUAL(count.loans, 2u);
   CHECK(reader.taken_back());
   CHECK(!reader.count_copied());
+  CHECK(!reader.count_loan());
 }
