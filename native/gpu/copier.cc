@@ -159,7 +159,16 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
   return any;
 }
 
+// Whether a copy is in progress or can be launched, or the listener must be called: most messages wait for their peers.
+bool Transfer::has_work() const noexcept {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i].count != 0 || lanes_[i].untold || next_piece(lanes_[i], stages_[i]) != 0) return true;
+  }
+  return false;
+}
+
 bool Transfer::poll(Listener* listener) noexcept {
+  if (!has_work()) return false;
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());

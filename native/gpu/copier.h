@@ -62,6 +62,7 @@ class Transfer {
   };
   // After the driver has refused this many times in a row to make a context current, the context counts as destroyed.
   static constexpr int kRefusedMax = 100;
+  bool has_work() const noexcept;
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& released(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.released[at % stage.ring_bytes / stage.piece_bytes];
@@ -106,6 +107,7 @@ class Copier {
   SharedDevice& shared() const noexcept { return *shared_; }
 
  private:
+  friend class SharedCopy;
   friend class Transfer;
   Event take_event(Result* result) noexcept;
   // Never allocates, because take_event() has reserved the space.

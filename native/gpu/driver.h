@@ -16,6 +16,9 @@ using Event = void*;            // CUevent
 using Module = void*;           // CUmodule
 using Function = void*;         // CUfunction
 using Address = std::uint64_t;  // CUdeviceptr
+struct IpcHandle {              // CUipcMemHandle
+  std::uint8_t bytes[64] = {};
+};
 
 inline constexpr Result kSuccess = 0;          // CUDA_SUCCESS
 inline constexpr Result kInvalidValue = 1;     // CUDA_ERROR_INVALID_VALUE
@@ -41,6 +44,12 @@ inline constexpr unsigned kHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: 
   X(pointer_attributes, "cuPointerGetAttributes", (unsigned, const int*, void**, Address))                            \
   X(host_alloc, "cuMemHostAlloc", (void**, std::size_t, unsigned))                                                    \
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
+  X(alloc, "cuMemAlloc_v2", (Address*, std::size_t))                                                                  \
+  X(free, "cuMemFree_v2", (Address))                                                                                  \
+  X(ipc_name, "cuIpcGetMemHandle", (IpcHandle*, Address))                                                             \
+  X(ipc_open, "cuIpcOpenMemHandle_v2", (Address*, IpcHandle, unsigned))                                               \
+  X(ipc_close, "cuIpcCloseMemHandle", (Address))                                                                      \
+  X(can_access_peer, "cuDeviceCanAccessPeer", (int*, DeviceId, DeviceId))                                             \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (Address, const void*, std::size_t, Stream))                              \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void*, Address, std::size_t, Stream))                                      \
   X(copy_on_device, "cuMemcpyDtoDAsync_v2", (Address, Address, std::size_t, Stream))                                  \

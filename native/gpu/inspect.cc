@@ -1,5 +1,5 @@
-// Asks the driver about the first and last byte of every piece, so that freed memory and arrays that extend beyond
-// their allocation are refused. The bytes themselves are not read.
+// Asks the driver about every piece: where its first byte is, and whether the allocation there has the last one, so
+// that freed memory and arrays that extend beyond their allocation are refused. The bytes themselves are not read.
 #include "native/gpu/inspect.h"
 
 #include <cstdio>
@@ -7,8 +7,8 @@
 namespace weft::gpu {
 namespace {
 
-constexpr int kMemoryType = 2, kIsManaged = 8, kDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_...
-constexpr unsigned kOnDevice = 2;                                   // CU_MEMORYTYPE_DEVICE
+constexpr int kMemoryType = 2, kIsManaged = 8, kDeviceOrdinal = 9, kBegin = 11, kLength = 12;  // CU_POINTER_ATTRIBUTE_
+constexpr unsigned kOnDevice = 2;                                                              // CU_MEMORYTYPE_DEVICE
 
 std::string text_of(Address address) {
   char text[32];
@@ -16,13 +16,17 @@ std::string text_of(Address address) {
   return text;
 }
 
-// The device that holds the byte at `address`; -1 with `error` set if there is none.
-int device_at(const Driver& driver, Address address, std::string* error) {
+// The device that holds the byte at `address`; -1 with `error` set if there is none. `left`: how many bytes of the same
+// allocation begin there, if the driver knows; else 0.
+int device_at(const Driver& driver, Address address, std::uint64_t* left, std::string* error) {
   unsigned type = 0;
   int managed = 0, ordinal = -1;
-  const int asked[] = {kMemoryType, kIsManaged, kDeviceOrdinal};
-  void* answers[] = {&type, &managed, &ordinal};
-  const Result result = driver.pointer_attributes(3, asked, answers, address);
+  Address begin = 0;
+  std::uint64_t length = 0;
+  const int asked[] = {kMemoryType, kIsManaged, kDeviceOrdinal, kBegin, kLength};
+  void* answers[] = {&type, &managed, &ordinal, &begin, &length};
+  const Result result = driver.pointer_attributes(5, asked, answers, address);
+  *left = begin <= address && address - begin < length ? length - (address - begin) : 0;
   if (result != kSuccess) {
     *error = driver.say("cuPointerGetAttributes", result);
     return -1;
@@ -44,8 +48,10 @@ int device_at(const Driver& driver, Address address, std::string* error) {
 int device_of(const Driver& driver, const Layout& layout, std::string* error) {
   int device = layout.pieces().empty() ? 0 : -1;
   for (const Piece& piece : layout.pieces()) {
+    std::uint64_t left = 0;
     for (const Address address : {piece.address, piece.address + piece.bytes - 1}) {
-      const int found = device_at(driver, address, error);
+      if (left >= piece.bytes) break;  // the allocation of the first byte has the last one
+      const int found = device_at(driver, address, &left, error);
       if (found < 0) return -1;
       if (device >= 0 && found != device) {
         *error = "its pieces are on device " + std::to_string(device) + " and on device " + std::to_string(found) +
