@@ -48,9 +48,14 @@ class ConnectionHandle final : public Connection {
   Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
     return core_->post_send({nullptr, 0, stages}, bytes, out);
   }
-  Status post_staged_receive(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
-    return core_->post_receive({nullptr, 0, stages}, bytes, out);
+  Status post_staged_receive(core::Stage* stages, std::size_t bytes, engine::Request** out,
+                             engine::LoanTaker* taker) noexcept override {
+    return core_->post_receive({nullptr, 0, stages, nullptr, 0, nullptr, taker}, bytes, out);
   }
+  Status post_lent_send(const engine::LentSend* send, std::size_t bytes, engine::Request** out) noexcept override {
+    return core_->post_send({nullptr, 0, nullptr, nullptr, 0, send}, bytes, out);
+  }
+  engine::Loans* loans() noexcept override { return core_->port() == nullptr ? nullptr : core_->port()->loans(); }
   Status start(Backlog::Direction direction, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
   Status start(Backlog::Direction direction, const std::shared_ptr<DeviceMessage>& message) noexcept override;
   std::uint32_t flows() const noexcept override { return core_->stripes(); }

@@ -22,6 +22,7 @@ constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
 constexpr std::size_t kBesideBytes = 2 << 20;  // size of each further pool of pinned memory
 constexpr std::int64_t kSpinNs = 50'000;       // time for which the thread polls without sleeping
 constexpr std::int64_t kPauseNs = 50'000;
+constexpr std::int64_t kSleepNsMax = 3'600'000'000'000;
 constexpr const char* kNoMemory = "out of memory";  // so short that std::string does not allocate
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
@@ -38,19 +39,28 @@ void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& 
 }
 
 // One message in progress: its bounce buffers, their pinned memory, and the copies.
-class DeviceWorker::Job final : public gpu::Transfer::Listener {
+class DeviceWorker::Job final : public gpu::Transfer::Listener, public engine::LoanTaker {
  public:
-  ~Job() { release(); }
+  explicit Job(DeviceWorker* by) noexcept : worker(by) {}
+  ~Job() override { release(); }
   bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
   std::uint64_t bytes() const noexcept { return layout->bytes(); }
   std::size_t stripes() const noexcept { return core::stripe_count(bytes(), connection->flows()); }
   std::size_t parts() const noexcept { return core::stage_count(bytes(), connection->flows()); }
   bool failed() const noexcept { return failure != Status::ok; }
+  // The peer lends the message, for which this job waits, instead of sending its bytes.
+  void take(engine::TakenLoan loan) noexcept override {
+    taken = std::move(loan);
+    is_taken.store(true, std::memory_order_release);
+    worker->wake();
+  }
+  bool is_copying() const noexcept { return is_taken.load(std::memory_order_acquire) && !returned; }
   void release() noexcept {
     for (const PinnedRun& run : runs) PinnedPools::give(run);
     runs.clear();
   }
 
+  DeviceWorker* const worker;
   std::shared_ptr<Connection> connection;
   gpu::Direction direction = gpu::Direction::to_host;
   std::shared_ptr<const gpu::Layout> layout;
@@ -62,6 +72,11 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   engine::Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
+  std::unique_ptr<engine::LentSend> lent;  // a send that the peer copies; then there are no stages
+  engine::TakenLoan taken;                 // valid if `is_taken`
+  std::atomic<bool> is_taken{false};
+  std::unique_ptr<LoanCopy> loan_copy;
+  bool returned = false;        // the loan was copied, or will not be
   Status failure = Status::ok;  // an error of the device or of the worker; ok: none
   std::string error;
   bool given_up = false;
@@ -85,6 +100,7 @@ bool DeviceWorker::start(int device, std::string* error) {
   lent_streams_ = std::make_unique<LentStreams>(driver_, *copier_);
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
+  loans_ = std::make_unique<DeviceLoans>(driver_, copier_.get(), device, [this] { wake(); });
   const engine::SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
@@ -101,10 +117,11 @@ DeviceWorker::~DeviceWorker() {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    posted_.notify_all();
+    wake();
     thread_.join();
   }
   if (copier_ == nullptr) return;
+  loans_.reset();
   pools_.retire(&copier_->shared());
 }
 
@@ -189,15 +206,17 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Di
                           const std::shared_ptr<DeviceRequest>& request) noexcept try {
   const std::uint64_t bytes = layout->bytes();
   if (bytes > core::kMessageBytesMax) return Status::invalid_argument;
-  auto job = std::make_unique<Job>();
+  auto job = std::make_unique<Job>(this);
   job->connection = connection;
   job->direction = direction;
   job->layout = std::move(layout);
   job->told = request;
   std::list<std::unique_ptr<Job>> place;
   Job* const made = place.emplace_back(std::move(job)).get();
+  const bool send = direction == gpu::Direction::to_host;
   std::unique_lock lock(mutex_);
-  for (bool lent = bytes == 0; !lent;) {
+  if (send) made->lent = loans_->lend(connection.get(), *made->layout);
+  for (bool lent = bytes == 0 || made->lent != nullptr; !lent;) {
     lent = lend(made);
     if (lent) break;
     const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
@@ -209,22 +228,24 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Di
     lock.lock();
   }
   if (stopping_) return Status::cancelled;
-  take_table(made);
+  if (made->lent == nullptr) take_table(made);
   under_way_.reserve(under_way_.size() + 1);
-  const bool send = direction == gpu::Direction::to_host;
   Status status = Status::ok;
   if (bytes == 0) {
     status = send ? connection->post_send(nullptr, 0, 0, &made->request)
                   : connection->post_receive(nullptr, 0, 0, &made->request);
+  } else if (made->lent != nullptr) {
+    status = connection->post_lent_send(made->lent.get(), bytes, &made->request);
   } else {
     status = send ? connection->post_staged_send(made->stages.get(), bytes, &made->request)
-                  : connection->post_staged_receive(made->stages.get(), bytes, &made->request);
+                  : connection->post_staged_receive(made->stages.get(), bytes, &made->request, made);
   }
   if (status != Status::ok) return status;
   made->after = after;
   under_way_.push_back(made);
   fresh_.splice(fresh_.end(), place);
-  posted_.notify_one();
+  lock.unlock();
+  wake();
   return Status::ok;
 } catch (const std::bad_alloc&) {
   return Status::out_of_memory;
@@ -373,14 +394,22 @@ void DeviceWorker::drop(const After& after) noexcept {
   if (after.event != nullptr) copier_->drop(after.event);
 }
 
+void DeviceWorker::wake() noexcept {
+  wakes_.fetch_add(1, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst)) engine::futex_wake_all(&wakes_);
+}
+
 void DeviceWorker::sleep_a_while(bool busy) noexcept {
-  std::unique_lock lock(mutex_);
-  if (!fresh_.empty() || stopping_) return;
-  if (busy) {
-    static_cast<void>(posted_.wait_for(lock, std::chrono::nanoseconds(kPauseNs)));
-  } else {
-    posted_.wait(lock, [this] { return !fresh_.empty() || stopping_; });
+  asleep_.store(true, std::memory_order_seq_cst);
+  const std::int32_t seen = wakes_.load(std::memory_order_seq_cst);
+  bool idle = !loans_->has_work();
+  {
+    const std::lock_guard lock(mutex_);
+    idle = idle && fresh_.empty() && !stopping_;
   }
+  const std::int64_t most_ns = loans_->has_mappings() ? gpu::Mappings::kIdleNs : kSleepNsMax;
+  if (idle) engine::futex_wait(&wakes_, seen, busy || loans_->busy() ? kPauseNs : most_ns);
+  asleep_.store(false, std::memory_order_relaxed);
 }
 
 void DeviceWorker::run() noexcept {
@@ -392,7 +421,7 @@ void DeviceWorker::run() noexcept {
       stopping = stopping_;
     }
     if (stopping && jobs_.empty()) return;
-    bool moved = false;
+    bool moved = loans_->poll();
     for (auto job = jobs_.begin(); job != jobs_.end();) {
       if (stopping && !(*job)->failed()) (*job)->failure = Status::cancelled;
       try {
@@ -414,9 +443,11 @@ void DeviceWorker::run() noexcept {
 
 // Advances a message. True if it made progress.
 bool DeviceWorker::poll(Job* job) {
+  loans_->introduce(job->connection.get());
   if (!job->failed()) begin(job);
-  const bool moved =
+  bool moved =
       job->transfer != nullptr && job->transfer->poll(job);  // polled also after a failure, until the copies have ended
+  if (job->is_copying()) moved |= copy_loan(job, loans_.get());
   if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
     job->failure = Status::device_error;
     job->error = job->transfer->error();
@@ -425,13 +456,17 @@ bool DeviceWorker::poll(Job* job) {
     job->given_up = true;
     // Makes the engines release the bounce buffers; the connection ends, because the peer waits for bytes that will not
     // come.
-    if (job->bytes() != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
+    if (job->lent != nullptr) {
+      job->connection->quiesce(job->lent.get(), sizeof *job->lent);
+    } else if (job->bytes() != 0) {
+      job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
+    }
     if (!job->request->done()) job->connection->close();
   }
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
-  if (!job->request->done() || !quiet) return moved;
+  if (!job->request->done() || !quiet || job->is_copying()) return moved;
   // A receive is complete only when its bytes are on the device.
-  const bool emptied = job->direction == gpu::Direction::to_host ||
+  const bool emptied = job->direction == gpu::Direction::to_host || job->returned ||
                        (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
   if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
   finish(job);
@@ -440,7 +475,7 @@ bool DeviceWorker::poll(Job* job) {
 
 // Starts the copies of a message once the GPU has finished the work that must precede them.
 void DeviceWorker::begin(Job* job) {
-  if (job->transfer != nullptr) return;
+  if (job->transfer != nullptr || (job->lent != nullptr && job->lent->ready.load(std::memory_order_relaxed))) return;
   const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);
   if (status == Status::would_block) return;
   if (status != Status::ok) {
@@ -448,8 +483,33 @@ void DeviceWorker::begin(Job* job) {
     return;
   }
   drop(std::exchange(job->after, {}));
+  if (job->lent != nullptr) {
+    job->lent->ready.store(true, std::memory_order_release);
+    static_cast<void>(job->on_staged(0));
+    return;
+  }
   const auto parts = job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts());
   job->transfer = copier_->begin(job->direction, *job->layout, job->stages.get(), parts, job->table);
+}
+
+// Copies what the peer lends once the GPU has finished the work that must precede it, and gives the loan back. True if
+// something moved.
+bool DeviceWorker::copy_loan(Job* job, DeviceLoans* loans) {
+  if (job->loan_copy != nullptr) {
+    if (!job->loan_copy->ended()) return false;
+  } else if (!job->failed() && !job->request->done()) {
+    if (job->transfer == nullptr) return false;
+    job->loan_copy = loans->make_copy();
+    if (job->loan_copy->begin(job->taken, *job->layout, job->table)) return true;
+  }
+  if (job->loan_copy != nullptr && job->loan_copy->failed() && !job->failed()) {
+    job->failure = Status::device_error;
+    job->error = job->loan_copy->error();
+  }
+  job->loan_copy.reset();
+  job->returned = true;
+  job->taken.back->on_taken(job->taken.turn, job->failure);
+  return true;
 }
 
 // Ends a message: returns its rings, completes the request, and then lets waiting streams continue.

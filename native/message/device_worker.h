@@ -2,7 +2,6 @@
 // completes messages; the engines transfer the bounce buffers.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <list>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
 #include "native/gpu/ring_shape.h"
+#include "native/message/device_loans.h"
 #include "native/message/lent_streams.h"
 #include "native/message/outcome.h"
 #include "native/message/pinned_pools.h"
@@ -94,6 +94,8 @@ class DeviceWorker {
   void run() noexcept;
   bool poll(Job* job);
   void begin(Job* job);
+  static bool copy_loan(Job* job, DeviceLoans* loans);
+  void wake() noexcept;
   void finish(Job* job) noexcept;
   void sleep_a_while(bool busy) noexcept;
 
@@ -102,13 +104,15 @@ class DeviceWorker {
   const std::function<void()> on_done_;
   std::unique_ptr<gpu::Copier> copier_;  // after the worker's thread has started, only this thread uses it
   mutable std::mutex mutex_;
-  std::condition_variable posted_;
+  std::atomic<std::int32_t> wakes_{0};  // counts the reasons for the thread to look again
+  std::atomic<bool> asleep_{false};
   PinnedPools pools_;
   std::list<std::unique_ptr<Job>> fresh_;  // posted jobs that the thread has not taken yet
   std::vector<Job*> under_way_;            // all unfinished jobs, in the order of their posts
   std::unique_ptr<StreamWaits> waits_;
   std::unique_ptr<LentStreams> lent_streams_;
   bool stopping_ = false;
+  std::unique_ptr<DeviceLoans> loans_;
   std::list<std::unique_ptr<Job>> jobs_;  // jobs in progress; only the worker's thread uses this list
   std::thread thread_;
 };

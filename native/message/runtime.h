@@ -15,6 +15,7 @@
 #include "native/datapath/datapath.h"
 #include "native/datapath/device.h"
 #include "native/engine/knobs.h"
+#include "native/engine/loan.h"
 #include "native/engine/policies/policy_info.h"
 #include "native/engine/recorder.h"
 #include "native/engine/request.h"
@@ -58,8 +59,17 @@ class Connection {
   // A zero-byte message needs none. The stages must stay valid until the request is done; quiesce() and close() release
   // them.
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept = 0;
-  virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes,
-                                     engine::Request** out) noexcept = 0;
+  // `taker`: takes the message if the peer lends it; null: it passes through the bounce buffers in any case.
+  virtual Status post_staged_receive(core::Stage* stages, std::size_t capacity_bytes, engine::Request** out,
+                                     engine::LoanTaker* taker = nullptr) noexcept = 0;
+  // Posts a send of memory that the peer reads where it is, if Loans::can_lend() is true for its device. Once it may be
+  // read, the caller sets `ready` and calls on_staged(). `send` must stay valid until the request is done.
+  virtual Status post_lent_send(const engine::LentSend* send, std::size_t bytes, engine::Request** out) noexcept {
+    static_cast<void>(send), static_cast<void>(bytes), static_cast<void>(out);
+    return Status::invalid_argument;
+  }
+  // Memory of devices that the two ends lend each other; null: they are not processes of one host.
+  virtual engine::Loans* loans() noexcept { return nullptr; }
   virtual std::uint32_t flows() const noexcept = 0;
   // Tells the engine that the caller has copied more bytes into this stage of a send, or out of this stage of a
   // receive. False: the engine has no room for the call; repeat it.

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/gpu/driver.h"
 #include "tests/native/host_kernels.h"
 
 #define FAKE extern "C" __attribute__((visibility("default")))
@@ -45,9 +46,13 @@ struct FakeMemory {
   int device = 0;
   bool managed = false;
   std::uint8_t* reached = nullptr;  // address at which this file accesses the memory; null: its own address
+  std::uint64_t id = 0;             // of the allocation
 };
 
 std::mutex mutex;
+std::uint64_t allocations = 0;
+bool shares = true;
+std::map<std::uint64_t, int> mapped;  // by address: how many times it was opened
 std::string failing;
 int fails_in = 0, fails_with = 0, live = 0;
 bool fails_on = false;  // whether all calls after the first failure fail, too
@@ -193,12 +198,20 @@ FAKE void fake_cuda_memory(const void* at, std::size_t bytes, int device, int ma
   if (bytes == 0) {
     memories.erase(reinterpret_cast<std::uintptr_t>(at));
   } else {
-    memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0, nullptr};
+    memories[reinterpret_cast<std::uintptr_t>(at)] = {bytes, device, managed != 0, nullptr, ++allocations};
   }
 }
 FAKE void fake_cuda_capture(void* stream) {
   const std::lock_guard lock(mutex);
   captured = stream;
+}
+FAKE void fake_cuda_share(int on) {
+  const std::lock_guard lock(mutex);
+  shares = on != 0;
+}
+FAKE int fake_cuda_mapped() {
+  const std::lock_guard lock(mutex);
+  return static_cast<int>(mapped.size());
 }
 FAKE void* fake_cuda_context(int device) { return &context_of_device[device]; }
 FAKE std::uint64_t fake_cuda_allocate(std::size_t bytes, int device) {
@@ -210,7 +223,7 @@ FAKE std::uint64_t fake_cuda_allocate(std::size_t bytes, int device) {
   ::close(file);
   if (address == MAP_FAILED || reached == MAP_FAILED) std::abort();
   const std::uint64_t made = reinterpret_cast<std::uintptr_t>(address);
-  memories[made] = {bytes, device, false, static_cast<std::uint8_t*>(reached)};
+  memories[made] = {bytes, device, false, static_cast<std::uint8_t*>(reached), ++allocations};
   return made;
 }
 FAKE void fake_cuda_free(std::uint64_t address) {
@@ -301,8 +314,44 @@ FAKE int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
   void* const memory = std::malloc(bytes);
   if (memory == nullptr) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
   *address = reinterpret_cast<std::uint64_t>(memory);
-  memories[*address] = {bytes, device_of(contexts.back()), false, nullptr};
+  memories[*address] = {bytes, device_of(contexts.back()), false, nullptr, ++allocations};
   ++live;
+  return result;
+}
+// Handles name memory of this process only, as the two ends of a test are in one process, and map it where it is.
+FAKE int cuIpcGetMemHandle(weft::gpu::IpcHandle* handle, std::uint64_t at) {
+  BEGIN("cuIpcGetMemHandle");
+  if (contexts.empty()) return kInvalidContext;
+  const FakeMemory* const found = memory_at(at, 1);
+  if (found == nullptr || !shares) return kInvalidValue;
+  const std::uint64_t words[] = {std::prev(memories.upper_bound(at))->first, found->id};
+  std::memcpy(handle->bytes, words, sizeof words);
+  return result;
+}
+FAKE int cuIpcOpenMemHandle_v2(std::uint64_t* at, weft::gpu::IpcHandle handle, unsigned) {
+  BEGIN("cuIpcOpenMemHandle_v2");
+  if (contexts.empty()) return kInvalidContext;
+  std::uint64_t words[2] = {};
+  std::memcpy(words, handle.bytes, sizeof words);
+  const auto found = memories.find(words[0]);
+  if (found == memories.end() || found->second.id != words[1]) return kInvalidHandle;
+  live += ++mapped[words[0]] == 1 ? 1 : 0;
+  *at = words[0];
+  return result;
+}
+FAKE int cuIpcCloseMemHandle(std::uint64_t at) {
+  BEGIN("cuIpcCloseMemHandle");
+  comes_last();
+  const auto found = mapped.find(at);
+  if (found == mapped.end()) return kInvalidValue;
+  if (--found->second != 0) return result;
+  mapped.erase(found);
+  --live;
+  return result;
+}
+FAKE int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  BEGIN("cuDeviceCanAccessPeer");
+  *can = device != peer ? 1 : 0;
   return result;
 }
 FAKE int cuMemFree_v2(std::uint64_t address) {
@@ -438,6 +487,12 @@ FAKE int cuPointerGetAttributes(unsigned count, const int* asked, void** answers
     if (asked[i] == 2) *static_cast<unsigned*>(answers[i]) = found != nullptr ? 2 : 0;
     if (asked[i] == 8) *static_cast<int*>(answers[i]) = found != nullptr && found->managed ? 1 : 0;
     if (asked[i] == 9) *static_cast<int*>(answers[i]) = found != nullptr ? found->device : -2;
+    if (found == nullptr) continue;
+    // Further: 7 is the allocation's number, 10 whether it can be shared, 11 and 12 where it begins and its size.
+    if (asked[i] == 7) *static_cast<std::uint64_t*>(answers[i]) = found->id;
+    if (asked[i] == 10) *static_cast<int*>(answers[i]) = shares ? 1 : 0;
+    if (asked[i] == 11) *static_cast<std::uint64_t*>(answers[i]) = std::prev(memories.upper_bound(at))->first;
+    if (asked[i] == 12) *static_cast<std::uint64_t*>(answers[i]) = found->bytes;
   }
   return result;
 }

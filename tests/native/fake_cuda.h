@@ -20,6 +20,10 @@ int fake_cuda_held_up();
 void fake_cuda_memory(const void* at, std::size_t bytes, int device, int managed);
 // Makes a stream report that it is being captured into a graph; null: no stream.
 void fake_cuda_capture(void* stream);
+// Whether memory can be shared with other processes, as it can at first.
+void fake_cuda_share(int on);
+// Number of allocations that are mapped by their handles.
+int fake_cuda_mapped();
 // The primary context of a device.
 void* fake_cuda_context(int device);
 // Allocates device memory that only copies can access: a CPU access kills the process. For cuPointerGetAttribute other

@@ -103,7 +103,7 @@ class FakeConnection final : public Connection {
   Status post_staged_send(core::Stage*, std::size_t, engine::Request**) noexcept override {
     return Status::internal_error;
   }
-  Status post_staged_receive(core::Stage*, std::size_t, engine::Request**) noexcept override {
+  Status post_staged_receive(core::Stage*, std::size_t, engine::Request**, engine::LoanTaker*) noexcept override {
     return Status::internal_error;
   }
   std::uint32_t flows() const noexcept override { return 1; }
