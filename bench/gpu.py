@@ -39,10 +39,12 @@ ROUND_BYTES = 2 << 30  # bytes sent per size and round, in at least two messages
 IN_FLIGHT = 64
 PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
+LENT, PEER = "GPU to GPU, local", "peer copy"  # WEFT_LOCAL=auto; in one process
 RING_BYTES_MAX = 32 * MIB  # the largest staging ring that a device worker uses
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
 KERNEL_BYTES, PIECES = 1024 * MIB, (65_536, 8_900, 1_400)
 CROSS_BUDGET, STAGING_BUDGET, KERNEL_BUDGET = 0.9, 0.9, 0.8
+LENT_BUDGETS = {16 * MIB: 0.85, MIB: 0.5}  # from a message size on, of a peer copy
 COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", "wrong")
 
 
@@ -142,17 +144,54 @@ def sender(_: Pipe, config: Config) -> str:
         return endpoint.summary()
 
 
+def peer_copies(sizes: tuple[int, ...]) -> list[Config]:
+    """Copies between the GPUs of two processes, all of a size in one stream of one process."""
+    import cupy
+
+    here, there = gpu_of(1), gpu_of(0)
+    runtime = cupy.cuda.runtime
+    rows = []
+    with cupy.cuda.Device(here):
+        if here != there:
+            with contextlib.suppress(runtime.CUDARuntimeError):  # a round before did it
+                runtime.deviceEnablePeerAccess(there)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        for size_bytes in sizes:
+            count = messages_of(size_bytes)
+            places = [cupy.zeros(size_bytes, dtype=cupy.uint8) for _ in range(count)]
+            with cupy.cuda.Device(there):
+                contents = [cupy.ones(size_bytes, dtype=cupy.uint8) for _ in range(count)]
+                cupy.cuda.Device().synchronize()
+            cupy.cuda.Device().synchronize()
+            seconds = []
+            for _ in range(2):  # the first is a warm-up
+                begin = time.perf_counter()
+                for place, content in zip(places, contents, strict=True):
+                    runtime.memcpyPeerAsync(
+                        place.data.ptr, here, content.data.ptr, there, size_bytes, stream.ptr
+                    )
+                stream.synchronize()
+                seconds.append(time.perf_counter() - begin)
+            wrong = sum(not bool((place == 1).all()) for place in places)
+            rate = count * size_bytes / seconds[-1] / 1e9
+            rows.append({"size_bytes": size_bytes, "gbytes_per_s": rate, "wrong": wrong})
+    return rows
+
+
 def measure_cross(repeats: int, sizes: tuple[int, ...], nccl: bool) -> Iterator[Config]:
     """Measures two processes over lo, GPU to GPU and host to host in turn."""
-    for round_, name in rounds(repeats, (*CROSS, WEFT, SOCKET) if nccl else CROSS):
+    ways = (*CROSS, LENT, PEER)
+    for round_, name in rounds(repeats, (*ways, WEFT, SOCKET) if nccl else ways):
         if name in (WEFT, SOCKET):
             found = measure_nccl(name, sizes, time.time_ns() % 1_000_000)
+        elif name == PEER:
+            found = peer_copies(sizes)
         else:
             config = {
                 "on_gpu": name != CROSS[0],
                 "sizes": sizes,
                 "seed": 1_000_003 * (round_ + 1) + time.time_ns() % 1_000_000,
-                "knobs": {"interfaces": "lo"},
+                "knobs": {"interfaces": "lo", "local": "auto" if name == LENT else "off"},
             }
             found, _ = duel(receiver, sender, config, one_core=False)
         for row in found:
@@ -230,6 +269,11 @@ def notes_of(rows: list[Config]) -> list[str]:
             notes.append(f"{text} (at least {CROSS_BUDGET})")
             peers = [name for name in (WEFT, SOCKET) if name in by]
             notes[-1] += "".join(f", {by[CROSS[1]] / by[name]:.2f} of {name}" for name in peers)
+        if {LENT, PEER, CROSS[1]} <= set(by):
+            text = f"{size}: lent, {by[LENT] / by[PEER]:.2f} of a peer copy's speed"
+            budget = max((b for least, b in LENT_BUDGETS.items() if size_bytes >= least), default=0)
+            text += f" (at least {budget})" if budget else ""
+            notes.append(f"{text}, {by[LENT] / by[CROSS[1]]:.1f} of UDP's")
         for name in WAYS:
             staged = [row for row in mine if (row["part"], row["contender"]) == ("staging", name)]
             if staged:
@@ -285,9 +329,10 @@ def libraries() -> dict[str, str]:
     show_default=True,
     help="The part to measure; repeat for several.",
 )
+@click.option("--nccl/--no-nccl", default=True, help="With two GPUs: also NCCL over weft, Socket.")
 @json_option
 def command(
-    repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
+    repeats: int, size: tuple[int, ...], part: tuple[str, ...], nccl: bool, json_path: str | None
 ) -> None:
     """Measures GPU to GPU over lo against host memory and NCCL; staging, kernels against copies."""
     count, named = devices()
@@ -298,7 +343,7 @@ def command(
         if "kernels" in part and native.why_no_kernels() == "":
             rows.extend(measure_kernels(repeats))
         if "cross" in part:
-            rows.extend(measure_cross(repeats, size, nccl=count > 1))
+            rows.extend(measure_cross(repeats, size, nccl=nccl and count > 1))
     pool = bytes_of(in_force()["gpu_pool_bytes"])
     found = document(
         "gpu", rows, gpus=named, gpu_pool_bytes=pool, driver=driver(), libraries=libraries()

@@ -45,9 +45,14 @@ UNICAST = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0", "NCCL_COLLNET_ENAB
 NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
+CTAS_8 = {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "8"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 LOCAL = ("SHM", "NVLink")  # contenders that NCCL uses only between ranks of one host
-MEMORY = ("weft local", "weft ring")  # contenders of weft that need ranks on one host
+MEMORY = (
+    "weft local",
+    "weft local 8 CTAs",
+    "weft ring",
+)  # contenders of weft that need ranks on one host
 TRAINED = (("weft", "weft local", "Socket"), ("weft", "Socket"))  # on one host, and in a lab
 NAMED_ONLY = ("weft xdp",)  # needs NICs, such as those of a lab, and rights
 CHOICES = (
@@ -104,6 +109,7 @@ def contenders() -> dict[str, dict[str, str]]:
     return {
         "weft": weft(),
         "weft local": weft() | {"WEFT_LOCAL": "auto"},
+        "weft local 8 CTAs": weft() | {"WEFT_LOCAL": "auto"} | CTAS_8,
         "weft ring": weft() | {"WEFT_LOCAL": "ring"},
         "weft xdp": weft() | {"WEFT_DATAPATH": "xdp"},
         "weft grant": weft() | {"WEFT_CREDIT_POLICY": "grant"},
@@ -113,6 +119,7 @@ def contenders() -> dict[str, dict[str, str]]:
         "Socket 2x2": threads(2, 2),
         "Socket 4x4": threads(4, 4),
         "Socket 4x4 4 CTAs": threads(4, 4) | CTAS,
+        "Socket 4x4 8 CTAs": threads(4, 4) | CTAS_8,
         "Socket 8x8": threads(8, 8),
         "SHM": {"NCCL_P2P_DISABLE": "1", **UNICAST},
         "NVLink": UNICAST,
