@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.sim.support import scenario
-from transport.sim import Result, Scenario, ideal, tables
+from transport.sim import Result, Scenario, tables
 from transport.sim.result import fingerprint, jain, spread
 from transport.sim.sweep import Case, cases_of, summarised
 
@@ -51,31 +51,6 @@ def test_result__quantiles_and_jain() -> None:
     assert spread(np.zeros(0)) == {}
     assert jain(np.array([3, 3, 3])) == pytest.approx(1)
     assert jain(np.array([1, 0, 0, 0])) == pytest.approx(0.25)
-
-
-def test_result__ideal_of_one_packet_is_every_hop_after_the_other() -> None:
-    text = 'hosts = 4\nhosts_per_leaf = 2\nspines = 2\nrate = "8 Gb/s"\ndelay_ns = 500'
-    own = scenario(text, '[[workload]]\npattern = "incast"\nsize_bytes = 936\n')
-    near, *far = ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
-    # 1,000 bytes take 1,000 ns per hop at 1 GB/s. There are two hops below one leaf, four over a
-    # spine. One packet cannot use both uplinks.
-    assert near == pytest.approx(2 * 1_000 + 2 * 500)
-    assert far == pytest.approx([4 * 1_000 + 4 * 500] * 2)
-
-
-def test_result__ideal_takes_all_ways_together() -> None:
-    lines = ["[[nodes]]\nname = 'h'\nkind = 'host'\ncount = 2", "[[nodes]]\nname = 'a'"]
-    lines += ["[[nodes]]\nname = 'b'", "[[links]]\nfrom = 'h0'\nto = 'a'\nrate = '80 Gb/s'"]
-    lines += ["[[links]]\nfrom = 'h1'\nto = 'b'\nrate = '80 Gb/s'"]
-    lines += ["[[links]]\nfrom = 'a'\nto = 'b'\nrate = '8 Gb/s'"] * 4
-    rest = "\n".join(lines) + "\n[[workload]]\nsize_bytes = 409_600\n"
-    own = scenario("topology = 'file'", rest)
-    (one, _) = ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
-    wire = 409_600 + 100 * 64
-    assert one == pytest.approx(wire / 4 + 2 * 4_160 / 10 + 3 * 1_000)
-    single = own.changed({"hosts.paths": 1})
-    (alone, _) = ideal.ideal_ns(single.network, single.work.transfers, single.keys["hosts"])
-    assert alone == pytest.approx(wire + 2 * 4_160 / 10 + 3 * 1_000)
 
 
 def test_result__a_job() -> None:

@@ -31,7 +31,8 @@ _kept: list[Simulation] = []
 class Finding:
     """The failure of a run."""
 
-    kind: str  # the broken invariant (P-1 to P-8), wire, window, policy, invalid, crash or hang
+    # The broken invariant (P-1 to P-8), wire, window, policy, ideal, invalid, crash or hang.
+    kind: str
     text: str
     threads: int = 1  # number of threads of the run that failed
     ended_ns: int = 0  # if not 0: the run did not end and was stopped at this virtual time
@@ -68,6 +69,10 @@ def judged(result: Result, threads: int) -> Finding | None:
         ended = int(result.totals["ended_ns"])
         said = f"P-2: {all_of_them - done} of {all_of_them} transfers not finished at {ended:,} ns"
         return Finding("P-2", said, threads)
+    if result.slowdown.size and result.slowdown.min() < 1:
+        at = int(result.slowdown.argmin())
+        times = f"{result.fct_ns[at]:,} ns, ideal {result.ideal_ns[result.done][at]:,} ns"
+        return Finding("ideal", f"transfer {at} is faster than its ideal time: {times}", threads)
     return None
 
 

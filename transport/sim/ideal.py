@@ -1,140 +1,218 @@
-"""Computes the ideal time of a transfer: alone in an empty network, over all equal-cost links.
+"""Computes the ideal time of a transfer: until its last packet arrives, alone in an empty network.
 
-With n = ceil(bytes / payload of a packet) packets, at least one,
-  ideal = wire bytes / bottleneck rate + delays + host delay + one packet at every other hop.
-Wire bytes are those of the message and n headers. The rate of a hop is the sum of its equal-cost
-links that the connection's paths can use together; the bottleneck is the hop with the lowest rate.
-Delays are those of the links on the route. The last packet crosses every other hop by store and
-forward, so no transfer can be faster. Links have their properties at the start of the run;
-acknowledgments, probes and receive advertisements are not counted.
+*One route.* Packets leave one after another from time 0, and every hop stores and forwards. If
+packet i reaches a hop at A(i), a packet takes t on its link, and the link's delay is d, then
+
+  L(i) = max(A(i), L(i - 1)) + t    and packet i reaches the next hop at L(i) + d.
+
+The ideal is the time at which the last packet has crossed the last hop. This is the recurrence of a
+permutation flow shop (M. Pinedo, Scheduling, section 6.1). All packets but the last are equal, so
+at every hop L(i) is convex in i, and three packets suffice: the first, the one before the last, and
+the last. Of n equal packets the last arrives (n - 1) * (t of the slowest hop) after the first.
+
+*Several routes.* A connection may use several links of a hop: NICs of a host, or equal-cost routes.
+It may then spread its packets, and packets may overtake each other. The ideal is the largest of
+these bounds, so that no way to spread them is faster:
+
+* the fastest route of one full packet, and that of the last packet after a single NIC has sent all
+  others;
+* for every hop: the fastest way to it, the time in which its links together send the packets, and
+  the fastest way from it; for all packets, and for all but the last.
+
+It is never more than the time on the best single route. A connection uses at most as many links of
+a hop as it has paths; with one path, the ideal is that of the best route.
+
+Times are those of native/sim/fabric: a packet has its headers on every link, its time is rounded
+down to a picosecond, and a link with a token bucket (a lab's) sends ahead what it has saved up. Of
+a link whose rate changes during the run, the highest rate counts, so that no transfer is faster
+than its ideal. Acknowledgments, probes and receive advertisements are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from transport.sim.network import Array, Network
+from transport.sim.ways import Finder, Hop, Link, Route, Ways
 
 HEADER_BYTES = 64  # weft's header in a data packet
+PS_PER_S = 10**12
 
 
-def packets(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """The number of data packets that each message needs at least."""
-    payload = hosts["segment_bytes"] - HEADER_BYTES
-    return np.asarray(np.maximum(-(-sizes.astype(np.int64) // payload), 1))
+def payload_bytes(hosts: Mapping[str, Any]) -> int:
+    """The payload of a full packet, a multiple of 8 bytes. hosts: the keys of [hosts]."""
+    return int(hosts["segment_bytes"] - HEADER_BYTES) // 8 * 8
 
 
-def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
-    """The bytes of each message on the wire, with headers and without retransmissions."""
+def ideal_ns(
+    network: Network, transfers: Array, hosts: Mapping[str, Any], changes: Array | None = None
+) -> Array:
+    """The ideal time of each transfer.
+
+    transfers: records with from, to (host numbers) and bytes. hosts: the keys of [hosts]. changes:
+    records of the type CHANGE, the events that change links. Returns int64 [transfer], whole ns,
+    rounded down like the times of a run, so that no transfer takes less; exact up to 2.5 hours.
+    The cost is that of some array operations for each kind of pair.
+    """
+    if changes is not None and len(changes):
+        ports = network.ports.copy()
+        np.maximum.at(ports["bytes_per_s"], changes["port"], changes["bytes_per_s"])
+        network = replace(network, ports=ports)
     headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
-    return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
+    payload = payload_bytes(hosts)
+    sizes = transfers["bytes"].astype(np.int64)
+    before = np.maximum(-(-sizes // payload) - 1, 0)
+    last = sizes - before * payload + headers
+    spent_ps = np.zeros(len(transfers))
+    for ways, mine in _by_ways(network, transfers):
+        packets = (before[mine], payload + headers, last[mine])
+        if all(min(hosts["paths"], sum(n for _, n in hop)) == 1 for hop in ways.hops):
+            spent_ps[mine] = np.min([one_route(route, *packets) for route in ways.routes], axis=0)
+        else:
+            spent_ps[mine] = several_routes(ways, hosts["paths"], *packets)
+    return np.asarray(spent_ps // 1000 + hosts["delay_ns"], np.int64)
 
 
-# A hop: total rate of its links, rate of the fastest link (bytes per second), least delay (ns).
-Hop = tuple[float, float, int]
+def _by_ways(network: Network, transfers: Array) -> list[tuple[Ways, Array]]:
+    """The transfers by the ways between their hosts: each with the numbers of its transfers."""
+    if len(transfers) == 0:
+        return []
+    finder = Finder(network)
+    senders = _numbers(transfers["from"], lambda host: finder.kind(host, sends=True))
+    receivers = _numbers(transfers["to"], lambda host: finder.kind(host, sends=False))
+    _, first, which = np.unique(senders << 32 | receivers, return_index=True, return_inverse=True)
+    found = [finder.ways(*ends) for ends in transfers[["from", "to"]][first].tolist()]
+    known: dict[Ways, int] = {}
+    numbers = np.array([known.setdefault(ways, len(known)) for ways in found])[which.ravel()]
+    mine = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    return list(zip(known, mine, strict=True))
 
 
-class Ways:
-    """The equal-cost links between two groups of hosts, hop by hop."""
-
-    def __init__(self, network: Network, paths: int) -> None:
-        self._network = network
-        self._paths = paths
-        # Cache: sets of ports -> the hop over these ports and the switches that it leads to.
-        self._behind: dict[bytes, tuple[Hop, Array] | None] = {}
-        self._up: dict[int, tuple[Hop, Array]] = {}
-        self._down: dict[int, tuple[Hop, set[int]]] = {}
-
-    def hops(self, one: int, other: int) -> list[Hop]:
-        """The hops from one host to another."""
-        net = self._network
-        if one not in self._up:
-            first = np.arange(net.first_port[one], net.first_port[one + 1])
-            self._up[one] = self._hop(first), np.unique(net.ports["to"][first]).astype(np.int64)
-        if other not in self._down:
-            self._down[other] = self._last(other)
-        hop, now = self._up[one]
-        last, ends = self._down[other]
-        target = int(net.group_of[other])
-        rows = [hop]
-        for _ in range(net.switches):
-            for end in ends:
-                now = now[now != end]
-            found = self._next(net.route[now - net.hosts, target])
-            if found is None:
-                break
-            hop, now = found
-            rows.append(hop)
-        return [*rows, last]
-
-    def _hop(self, ports: Array) -> Hop:
-        rates = np.sort(self._network.ports["bytes_per_s"][ports])[::-1]
-        delay = int(self._network.ports["delay_ns"][ports].min())
-        return float(rates[: self._paths].sum()), float(rates[0]), delay
-
-    def _next(self, sets: Array) -> tuple[Hop, Array] | None:
-        """The hop over the given sets of ports, and the switches at its far end."""
-        net = self._network
-        key = sets.tobytes()
-        if key not in self._behind:
-            ports = [net.set_of(one) for one in np.unique(sets).tolist() if one >= 0]
-            chosen = np.concatenate(ports) if ports else None
-            self._behind[key] = (
-                None
-                if chosen is None
-                else (self._hop(chosen), np.unique(net.ports["to"][chosen]).astype(np.int64))
-            )
-        return self._behind[key]
-
-    def _last(self, host: int) -> tuple[Hop, set[int]]:
-        """The last hop to a host, and the switches where it starts."""
-        net = self._network
-        own = net.ports["to"][net.first_port[host] : net.first_port[host + 1]]
-        found = []
-        for switch in np.unique(own).tolist():
-            first = net.first_port[switch]
-            to = net.ports["to"][first : net.first_port[switch + 1]]
-            found.append(first + np.flatnonzero(to == host))
-        return self._hop(np.concatenate(found)), set(own.tolist())
+def _numbers(hosts: Array, name_of: Callable[[int], bytes]) -> Array:
+    """Numbers that are equal for hosts with equal names."""
+    different, which = np.unique(hosts, return_inverse=True)
+    known: dict[bytes, int] = {}
+    found = [known.setdefault(name_of(host), len(known)) for host in different.tolist()]
+    return np.array(found, np.int64)[which.ravel()]
 
 
-def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Array:
-    """The ideal time of each transfer, in nanoseconds."""
-    ways = Ways(network, hosts["paths"])
-    wire = wire_bytes(transfers["bytes"], hosts).astype(np.float64)
-    count = packets(transfers["bytes"], hosts)
-    headers = HEADER_BYTES + hosts["wire_overhead_bytes"]
-    payload = hosts["segment_bytes"] - HEADER_BYTES
-    last = transfers["bytes"].astype(np.int64) - (count - 1) * payload + headers
-    pairs, which = np.unique(
-        np.stack([transfers["from"], transfers["to"]], axis=1), axis=0, return_inverse=True
+def takes_ps(link: Link, wire_bytes: Any) -> Any:
+    """The time of a packet on a link, in ps, without the link's delay."""
+    return wire_bytes * PS_PER_S // link.bytes_per_s
+
+
+def burst_ps(link: Link) -> int:
+    """The time of a full token bucket at the link's rate: how far the link may send ahead."""
+    return int(link.burst_bytes / link.bytes_per_s * PS_PER_S)
+
+
+def one_route(route: Route, before: Array, full: int, last: Array) -> Array:
+    """The ps until the last packet has crossed the route.
+
+    before: int64 [transfer], the packets before the last one, of `full` bytes on the wire each.
+    last: int64 [transfer], the bytes of the last packet. Returns float64 [transfer].
+    """
+    # The times at which the first packet, the one before the last, and the last reach a node.
+    first_at, full_at, last_at = np.zeros((3, len(last)))
+    for link in route:
+        full_ps, last_ps, saved = takes_ps(link, full), takes_ps(link, last), burst_ps(link)
+        # When the link has sent all packets but the last, without what its bucket gains.
+        free = np.maximum(first_at + before * float(full_ps), full_at + full_ps)
+        begun = np.where(before > 0, np.maximum(last_at, free), last_at)
+        last_at = np.maximum(last_at, begun + last_ps - saved) + link.delay_ns * 1000
+        full_at = np.maximum(full_at, free - saved) + link.delay_ns * 1000
+        first_at = first_at + max(full_ps - saved, 0) + link.delay_ns * 1000
+    return last_at
+
+
+def several_routes(ways: Ways, paths: int, before: Array, full: int, last: Array) -> Array:
+    """The ps that no way to spread the packets over the routes can beat.
+
+    paths: how many links of a hop the connection may use at once. The rest as in one_route().
+    """
+    sizes, which = np.unique(last, return_inverse=True)
+    which = which.ravel()
+    lengths = np.array([len(route) for route in ways.routes])
+    # [size, route, hop]: times on the links, of a full packet (size 0) and of the last packets.
+    spent = np.zeros((1 + len(sizes), len(lengths), len(ways.hops)))
+    delay = np.zeros((len(lengths), len(ways.hops)))
+    wire_bytes = np.concatenate([[full], sizes])
+    for row, route in enumerate(ways.routes):
+        for hop, link in enumerate(route):
+            spent[:, row, hop] = np.maximum(takes_ps(link, wire_bytes) - burst_ps(link), 0)
+            delay[row, hop] = link.delay_ns * 1000
+    total = (spent + delay).sum(axis=2)
+    to_end = (spent + delay)[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
+    to_hop, behind = total[:, :, None] - to_end, to_end - spent
+    # The last packet leaves a single NIC after all others.
+    left = np.zeros(len(last))
+    if _links(ways.hops[0], paths) == 1:
+        left = _work(ways.hops[0], paths, before, full, last)[0]
+    found = np.maximum(total[0].min(), left + total[1:].min(axis=1)[which])
+    for hop, links in enumerate(ways.hops):
+        # A route that ended before this hop is counted with its last link.
+        rows, at = np.arange(len(lengths)), np.minimum(hop, lengths - 1)
+        to, after = to_hop[:, rows, at], behind[:, rows, at]
+        fulls, both = _work(links, paths, before, full, last)
+        others = (to[0] + after[0]).min() + fulls
+        in_order = (to[0] + after[1:]).min(axis=1)[which] + both
+        overtaken = left + (to[1:] + after[0]).min(axis=1)[which] + both
+        found = np.maximum(found, others)
+        found = np.maximum(found, np.minimum(in_order, np.maximum(others, overtaken)))
+    return np.asarray(np.where(before > 0, found, total[1:].min(axis=1)[which]))
+
+
+def _links(hop: Hop, paths: int) -> int:
+    return min(paths, sum(count for _, count in hop))
+
+
+def _work(hop: Hop, paths: int, before: Array, full: int, last: Array) -> tuple[Array, Array]:
+    """The least ps in which a hop's links send all packets but the last, and all packets."""
+    many = _links(hop, paths)
+    if len({(link.bytes_per_s, link.burst_bytes) for link, _ in hop}) == 1:
+        link = hop[0][0]
+        fulls = -(-before // many) * float(takes_ps(link, full))
+        both = fulls + np.where(before % many == 0, takes_ps(link, last), 0)
+        return np.maximum(fulls - burst_ps(link), 0), np.maximum(both - burst_ps(link), 0)
+    each = [link for link, count in hop for _ in range(min(count, paths))]
+    rate = sum(sorted(link.bytes_per_s for link in each)[-many:])
+    saved_bytes = sum(sorted(link.burst_bytes for link in each)[-many:])
+    # Each packet's time is rounded down to a ps.
+    fulls, both = (
+        np.maximum((sent - saved_bytes) * (PS_PER_S / rate) - before - 1, 0)
+        for sent in (before * float(full), before * float(full) + last)
     )
-    # Columns: ns per byte of the slowest hop, of all other hops together, and the sum of delays.
-    least = np.zeros((len(pairs), 3))
-    for number, (one, other) in enumerate(pairs.tolist()):
-        hops = np.array(ways.hops(one, other), np.float64)
-        narrow = int(np.argmin(hops[:, 0]))
-        others = np.delete(hops[:, 1], narrow)
-        least[number] = (1e9 / hops[narrow, 0], (1e9 / others).sum(), hops[:, 2].sum())
-    mine = least[which.ravel()]
-    spent = wire * mine[:, 0] + last * mine[:, 1] + mine[:, 2] + hosts["delay_ns"]
-    return np.asarray(spent, np.float64)
+    return fulls, both
 
 
 def base_rtt_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> int:
-    """The round trip of one full segment and its acknowledgment in an empty network.
+    """The round trip of one full segment and its acknowledgment in an empty network, in ns.
 
-    This is the largest over all transfers, or over a sample of 256 if there are more.
+    This is the largest over all transfers, or over a sample of 256 if there are more. The links of
+    the hop with the least rate count as one link of their total rate.
     """
     if len(transfers) == 0:
         return 0
     some = np.unique(np.linspace(0, len(transfers) - 1, min(len(transfers), 256)).astype(int))
-    there = transfers[some].copy()
-    there["bytes"] = hosts["segment_bytes"] - HEADER_BYTES
-    back = there.copy()
-    back["from"], back["to"], back["bytes"] = there["to"], there["from"], 0
-    both = ideal_ns(network, there, hosts) + ideal_ns(network, back, hosts)
-    return int(both.max())
+    finder = Finder(network)
+    full = hosts["segment_bytes"] + hosts["wire_overhead_bytes"]
+    empty = HEADER_BYTES + hosts["wire_overhead_bytes"]
+    found = [
+        _packet_ns(network, finder.stages(one, other), hosts["paths"], full)
+        + _packet_ns(network, finder.stages(other, one), hosts["paths"], empty)
+        for one, other in transfers[["from", "to"]][some].tolist()
+    ]
+    return int(max(found) + 2 * hosts["delay_ns"])
+
+
+def _packet_ns(network: Network, stages: list[Array], paths: int, wire_bytes: int) -> float:
+    rates = [np.sort(network.ports["bytes_per_s"][ports])[::-1] for ports in stages]
+    totals = [float(one[:paths].sum()) for one in rates]
+    narrow = int(np.argmin(totals))
+    others = np.array([one[0] for number, one in enumerate(rates) if number != narrow], np.float64)
+    delays = sum(int(network.ports["delay_ns"][ports].min()) for ports in stages)
+    return wire_bytes * (1e9 / totals[narrow]) + wire_bytes * float((1e9 / others).sum()) + delays

@@ -22,10 +22,7 @@ from transport.sim.scenario import Scenario
 from transport.sim.traced import Traced
 
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
-IDEAL = (
-    "ideal: wire bytes / bottleneck rate + delays + one packet at every other hop, in an empty "
-    "network"
-)
+IDEAL = "ideal: until the last packet arrives, alone in an empty network, over the best routes"
 
 
 def spread(values: Array) -> dict[str, float]:
@@ -78,14 +75,14 @@ class Result:
 
     @cached_property
     def ideal_ns(self) -> Array:
-        """The ideal time of every transfer."""
+        """The ideal time of every transfer, in ns: see ideal.py."""
         own = self.scenario
-        return ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
+        return ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"], own.changes)
 
     @cached_property
     def slowdown(self) -> Array:
-        """FCT over ideal time of each received transfer."""
-        return np.asarray(self.fct_ns / np.maximum(self.ideal_ns[self.done], 1.0))
+        """FCT over ideal time of each received transfer, at least 1."""
+        return np.asarray(self.fct_ns / np.maximum(self.ideal_ns[self.done], 1))
 
     @property
     def finished(self) -> bool:
@@ -272,7 +269,7 @@ class Result:
             "job": [work.names[one] for one in work.transfers["job"]],
             "bytes": work.transfers["bytes"].tolist(),
             **{name: self.transfers[name].tolist() for name in self.transfers.dtype.names or ()},
-            "ideal_ns": np.round(self.ideal_ns, 1).tolist(),
+            "ideal_ns": self.ideal_ns.tolist(),
         }
         return [
             dict(zip(columns, values, strict=True))
