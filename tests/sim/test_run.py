@@ -294,8 +294,8 @@ def test_cli__the_default_is_shown_beside_the_policy(tmp_path: Path) -> None:
     words = [str(one) for option in files.items() for one in option]
     done = weft("first", "--window", "fixed", *words)
     assert done.returncode == 0, done.stderr
-    # Two jobs and four tiers of links.
-    assert [done.stdout.count(f"\n{one} ") for one in ("fixed", "default (nscc)")] == [6, 6]
+    # Two jobs, a group of message sizes of each, and four tiers of links.
+    assert [done.stdout.count(f"\n{one} ") for one in ("fixed", "default (nscc)")] == [8, 8]
     found = json.loads(files["--json"].read_text())
     assert found["policies"]["window"] == "fixed"
     assert found["default"]["policies"]["window"] == "nscc:rtt_ns_min=0,hold_ns=0"
@@ -346,10 +346,14 @@ def test_cli__a_run_with_every_file(small: str, tmp_path: Path) -> None:
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 9
     page = (tmp_path / "a.html").read_text()
     assert "<script" not in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 7
     assert "<svg" in (tmp_path / "a.svg").read_text()
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["summary"]["done"] == 8
+    (row,) = found["slowdown_by_size"]
+    assert (row["bytes_from"], row["bytes_to"], row["transfers"]) == (100_001, 1_000_000, 8)
+    assert row["slowdown_p50"] >= 1
+    assert row["slowdown_p95"] is None
     assert found["fingerprint"] in done.stdout
 
 

@@ -319,6 +319,9 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
     run. A policy may be a .py file. Families without an option use the scenario's policy, or
     weft's default.
 
+    Tables and plots show completion times (FCT), and the slowdown by message size: FCT over that
+    in an empty network, as p50, p95, p99 and p99.9 where there are enough transfers.
+
     Example: weft sim first --policy mine.py --plot first.svg
     """
     if given["listed"]:

@@ -62,6 +62,7 @@ def show(results: Mapping[str, Result], seconds: float, files: Files) -> None:
         return
     click.echo(title_of(result))
     print_table(*tables.jobs(results))
+    print_table(*tables.sizes(results))
     print_table(*tables.tiers(results))
     if result.steps:
         print_table(*tables.steps(result))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from transport.ground.extras import install
+from transport.sim import by_size
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.sweep import Case
@@ -18,6 +19,7 @@ INSTALL_MATPLOTLIB = install("plots")
 PORTS_SHOWN = 512
 LABELS_MAX = 10  # maximum number of labels in a legend
 STYLES = ("solid", "dashed")  # of the lines of the first run, and of the second one
+QUANTILE_STYLES = {"p50": "solid", "p95": "dashed", "p99": "dashdot", "p999": "dotted"}
 
 Results = Mapping[str, Result]  # label -> run; the label of a single run is ""
 Draw = Callable[[Any], None]
@@ -35,7 +37,7 @@ def panels(results: Results) -> list[Any]:
 
 def _drawn(results: Results) -> list[Callable[..., None]]:
     """The functions that draw the plots; some need samples."""
-    drawn: list[Callable[..., None]] = [fct_cdf, slowdown_by_size, link_use]
+    drawn: list[Callable[..., None]] = [fct_cdf, slowdown_cdf, slowdown_by_size, link_use]
     if all(one.samples and len(one.samples["at_ns"]) > 1 for one in results.values()):
         drawn += [queues]
         if all(one.sampled_transfers for one in results.values()):
@@ -175,21 +177,52 @@ def fct_cdf(axis: Any, results: Results) -> None:
     _legend(axis)
 
 
-def slowdown_by_size(axis: Any, results: Results) -> None:
-    """The slowdown by message size, or the slowdown's CDF if there are at most eight sizes."""
-    axis.set_title("slowdown: FCT over that of an empty network")
+def slowdown_cdf(axis: Any, results: Results) -> None:
+    """The CDF of slowdowns."""
     for label, result, mine in _jobs(results):
-        sizes = result.scenario.work.transfers["bytes"][result.done]
-        if len(np.unique(sizes)) > 8:
-            axis.scatter(sizes[mine], result.slowdown[mine], s=3, linewidths=0, label=label)
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.set_xlabel("bytes")
-            axis.set_ylabel("slowdown")
-        else:
-            _steps(axis, result.slowdown[mine], label)
-            axis.set_xlabel("slowdown")
-            axis.set_ylabel("share of transfers")
+        _steps(axis, result.slowdown[mine], label)
+    axis.set_xlabel("slowdown")
+    axis.set_ylabel("share of transfers")
+    axis.set_title("slowdown: FCT over that of an empty network")
+    _legend(axis)
+
+
+def slowdown_by_size(axis: Any, results: Results) -> None:
+    """Quantiles of the slowdown by message size: a colour for each job, a line for each quantile.
+
+    A quantile of too few transfers is left out.
+    """
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for run, result in results.items():
+        several = len(result.scenario.work.names) > 1
+        for row in result.slowdown_by_size:
+            label = plain(", ".join(filter(None, (run, row["job"] if several else ""))))
+            jobs.setdefault(label, []).append(row)
+    groups = {row["bytes_to"]: by_size.label(row) for rows in jobs.values() for row in rows}
+    places = {end: place for place, end in enumerate(sorted(groups))}
+    for number, (label, rows) in enumerate(jobs.items()):
+        title: str | None = label
+        for name, style in QUANTILE_STYLES.items():
+            found = [
+                (places[row["bytes_to"]], row[f"slowdown_{name}"])
+                for row in rows
+                if row[f"slowdown_{name}"] is not None
+            ]
+            if found:
+                line = {"color": f"C{number}", "linestyle": style, "linewidth": 1.2}
+                axis.plot(*zip(*found, strict=True), marker=".", label=title, **line)
+                text = f" {name}".replace("p999", "p99.9")
+                axis.annotate(text, found[-1], fontsize="x-small")
+                title = None
+    axis.set_xticks(
+        range(len(places)), [groups[end] for end in places], fontsize="x-small", rotation=20
+    )
+    axis.set_xlim(-0.5, max(len(places), 1) - 0.5)
+    axis.set_yscale("log")
+    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        formatter("{x:g}")
+    axis.set_ylabel("slowdown")
+    axis.set_title("slowdown by message size")
     _legend(axis)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from transport.ground.collectives import bus_factor
-from transport.sim import ideal
+from transport.sim import by_size, ideal
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
 from transport.sim.scenario import Scenario
@@ -104,6 +104,18 @@ class Result:
         """One row for each [[workload]]."""
         work = self.scenario.work
         return [self._job(number) for number in range(len(work.jobs))]
+
+    @cached_property
+    def slowdown_by_size(self) -> list[dict[str, Any]]:
+        """One row for each job and group of message sizes: see rows() of by_size.py."""
+        work = self.scenario.work
+        sizes, job = work.transfers["bytes"][self.done], work.transfers["job"][self.done]
+        payload = ideal.payload_bytes(self.scenario.keys["hosts"])
+        return [
+            {"job": name} | row
+            for number, name in enumerate(work.names)
+            for row in by_size.rows(sizes[job == number], self.slowdown[job == number], payload)
+        ]
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -249,6 +261,7 @@ class Result:
             "sources": self.sources,
             "summary": self.summary(),
             "jobs": self.jobs,
+            "slowdown_by_size": self.slowdown_by_size,
             "steps": self.steps,
             "tiers": self.tiers,
             "totals": self.totals,
@@ -263,6 +276,8 @@ class Result:
     def rows(self) -> list[dict[str, Any]]:
         """One row for each transfer, for CSV and data frames."""
         work, network = self.scenario.work, self.scenario.network
+        slowdown = np.full(len(self.transfers), None, object)
+        slowdown[self.done] = np.round(self.slowdown, 4)
         columns = {
             "from": [network.node_names[one] for one in work.transfers["from"]],
             "to": [network.node_names[one] for one in work.transfers["to"]],
@@ -270,6 +285,7 @@ class Result:
             "bytes": work.transfers["bytes"].tolist(),
             **{name: self.transfers[name].tolist() for name in self.transfers.dtype.names or ()},
             "ideal_ns": self.ideal_ns.tolist(),
+            "slowdown": slowdown.tolist(),
         }
         return [
             dict(zip(columns, values, strict=True))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transport.ground.units import bytes_text, percent, rate_text, time_text
+from transport.sim import by_size
 from transport.sim.result import IDEAL, Result
 from transport.sim.sweep import MEASURES
 
@@ -28,6 +29,16 @@ JOBS = {
     "busbw_bytes_per_s": "busbw",
     "jain": "Jain",
     "goodput_bytes_per_s": "goodput",
+}
+SIZES = {
+    "job": "job",
+    "size": "message size",
+    "transfers": "transfers",
+    "slowdown_p50": "slowdown p50",
+    "slowdown_p95": "p95",
+    "slowdown_p99": "p99",
+    "slowdown_p999": "p99.9",
+    "slowdown_max": "max",
 }
 STEPS = {
     "job": "job",
@@ -99,6 +110,19 @@ def jobs(results: Mapping[str, Result]) -> Rows:
         for row in result.jobs
     ]
     return _table({"run": "policy", **JOBS}, rows)
+
+
+def sizes(results: Mapping[str, Result]) -> Rows:
+    """One row per job and group of message sizes of each run; "-": too few for this quantile."""
+    rows = [
+        {"run": run, **row, "size": by_size.label(row)}
+        for run, result in results.items()
+        for row in result.slowdown_by_size
+    ]
+    judged = {key for row in rows for key, value in row.items() if value is not None}
+    shown = {key: title for key, title in SIZES.items() if key in judged | {"slowdown_p50"}}
+    filled = [{key: "-" if row[key] is None else row[key] for key in row} for row in rows]
+    return _table({"run": "policy", **shown}, filled)
 
 
 def steps(result: Result) -> Rows:
