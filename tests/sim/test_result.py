@@ -1,12 +1,13 @@
 """Tests the measures of a run with hand-made arrays."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.sim.support import scenario
-from transport.sim import Result, Scenario, tables
+from tests.sim.support import needs_fabric, scenario
+from transport.sim import Result, Scenario, run, tables
 from transport.sim.result import fingerprint, jain, spread
 from transport.sim.sweep import Case, cases_of, summarised
 
@@ -105,6 +106,25 @@ def test_result__retransmits_are_per_packet_sent_first() -> None:
     own = scenario("hosts = 4")
     found = result(own, received_ns=9, segments_sent=[10, 10, 10, 20], segments_resent=[0, 5, 5, 0])
     assert found.summary()["retransmits_per_packet"] == pytest.approx(10 / 40)
+
+
+@needs_fabric
+def test_result__the_docs_have_every_column_of_the_arrays() -> None:
+    small = "hosts = 8\nhosts_per_leaf = 4\nspines = 4"
+    samples = "[samples]\nevery_ns = 1_000\nlinks = 'leaf0>spine*'\ntransfers = 3\n"
+    found = run(scenario(small, samples + "[[workload]]\n"))
+    page = (Path(__file__).resolve().parents[2] / "docs" / "SIMULATOR.md").read_text()
+    _, _, section = page.partition("### Columns of the arrays\n")
+    section = section.partition("\n### ")[0]
+    columns = [*(found.transfers.dtype.names or ()), *(found.ports.dtype.names or ())]
+    for name in (*columns, *found.samples):
+        assert f"`{name}`" in section, name
+    work = found.scenario.work.transfers
+    assert found.streams["from"].tolist() == work["from"].tolist()
+    text = repr(found)
+    assert text.count("\n") == 2
+    assert found.fingerprint in text
+    assert max(len(line) for line in text.splitlines()) < 200
 
 
 def test_result__fingerprints_differ_where_anything_does() -> None:

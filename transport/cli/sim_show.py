@@ -55,12 +55,12 @@ def show(results: Mapping[str, Result], seconds: float, files: Files) -> None:
     if files.csv is not None:
         write_file(files.csv, csv_of_rows(marked(result.rows(), result.partial)))
     if files.plot is not None:
-        cli_plots.save(plots.figure(results), title_of(result), files.plot)
+        cli_plots.save(plots.figure(results), result.title, files.plot)
     if files.html is not None:
         write_file(files.html, html.page(results, made_by()))
     if files.json == "-":
         return
-    click.echo(title_of(result))
+    click.echo(result.title)
     print_table(*tables.jobs(results))
     print_table(*tables.sizes(results))
     print_table(*tables.tiers(results))
@@ -70,11 +70,6 @@ def show(results: Mapping[str, Result], seconds: float, files: Files) -> None:
     for line in [*tables.remarks(result), *own.network.notes]:
         click.echo(line)
     click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
-
-
-def title_of(result: Result) -> str:
-    chosen = " ".join(f"{family}={text}" for family, text in result.policies.items())
-    return f"{result.scenario.name}, seed {result.seed}: {chosen}"
 
 
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from transport.ground.collectives import bus_factor
+from transport.ground.units import time_text
 from transport.sim import by_size, ideal
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
@@ -39,9 +40,12 @@ def jain(values: Array) -> float:
     return float(values.sum()) ** 2 / (len(values) * square) if square else 1.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The result of a run. Arrays have a row for each transfer, connection or port."""
+    """The result of a run. Arrays have a row for each transfer, connection or port.
+
+    docs/SIMULATOR.md has the columns of transfers, streams, ports and samples, with their units.
+    """
 
     scenario: Scenario
     policies: dict[str, str]  # family -> the policy that the run used
@@ -57,6 +61,29 @@ class Result:
     partial: bool = False  # True: the run was interrupted
     local: Array | None = None  # fields as in `transfers`, for the local events of programs
     traced: Traced | None = None  # records of the hosts, if the run was traced
+
+    def __repr__(self) -> str:
+        """Three lines: what was run, what came out, and where more is."""
+        row = self.summary()
+        said = [f"{row['done']:,} of {row['transfers']:,} transfers received"]
+        if row["done"]:
+            said[0] += f" in {time_text(row['completion_ns'])}"
+            for name in ("p50", "p99"):
+                fct, slowdown = time_text(row[f"fct_ns_{name}"]), row[f"slowdown_{name}"]
+                said.append(f"FCT {name} {fct}, slowdown {slowdown:.3g}")
+        if not self.good:
+            said.append(self.violation or self.policy_failure or "not finished")
+        return (
+            f"{self.title}\n{'; '.join(said)}; fingerprint {self.fingerprint}\n"
+            "rows: summary() jobs slowdown_by_size tiers steps rows(); arrays: transfers streams "
+            "ports samples; weft docs simulator"
+        )
+
+    @property
+    def title(self) -> str:
+        """The scenario, the seed and the policies."""
+        chosen = " ".join(f"{family}={text}" for family, text in self.policies.items())
+        return f"{self.scenario.name}, seed {self.seed}: {chosen}"
 
     @property
     def seed(self) -> int:
