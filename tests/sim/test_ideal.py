@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from tests.sim.support import needs_fabric, scenario
 from transport.sim import Scenario, ideal, run
+from transport.sim.narrowest import narrowest
 from transport.sim.scenario import from_tables
 from transport.sim.ways import Finder, Hop, Link, Route, Ways
 from transport.sim.work import TRANSFER
@@ -78,7 +79,8 @@ def networks(draw: st.DrawFn) -> Ways:
     layers = [1, *draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)), 1]
     routes: dict[int, list[Route]] = {0: [()]}
     hops: list[Hop] = []
-    for here, there in pairwise(layers):
+    ends: list[tuple[int, int, int]] = []
+    for hop, (here, there) in enumerate(pairwise(layers)):
         many = here * there
         if draw(st.booleans()):
             links = draw(st.lists(LINKS, min_size=many, max_size=many, unique=True))
@@ -87,10 +89,14 @@ def networks(draw: st.DrawFn) -> Ways:
             links = [link._replace(delay_ns=link.delay_ns + number) for number in range(many)]
         found: dict[int, list[Route]] = {to: [] for to in range(there)}
         for number, link in enumerate(links):
-            found[number % there] += [(*route, link) for route in routes[number // there]]
+            one, other = divmod(number, there)
+            found[other] += [(*route, link) for route in routes[one]]
+            ends.append((3 * hop + one, 3 * hop + 3 + other, link.bytes_per_s))
         routes = found
         hops.append(tuple((link, 1) for link in links))
-    return Ways(tuple(routes[0]), tuple(hops))
+    every = [link for hop in hops for link, _ in hop]
+    cut = narrowest(ends, 0, 3 * len(hops))
+    return Ways(tuple(routes[0]), tuple(hops), tuple((every[number], 1) for number in cut))
 
 
 @given(networks(), SIZES, st.randoms(use_true_random=False))
@@ -262,6 +268,21 @@ def test_ideal__the_best_route_counts() -> None:
         hosts = own.keys["hosts"] | {"paths": paths}
         (one, _) = ideal.ideal_ns(own.network, own.work.transfers, hosts)
         assert one == int(4 * 332.8 + 602)
+
+
+def test_ideal__slow_links_of_different_hops_limit_it_together() -> None:
+    """One route begins with a slow link, the other ends with one."""
+    lines = ["[[nodes]]\nname = 'h'\nkind = 'host'\ncount = 2", "[[nodes]]\nname = 's'\ncount = 4"]
+    for one, other, rate in (
+        *(("h0", "s0", 80), ("s0", "s1", 8), ("s1", "s3", 80)),
+        *(("s0", "s2", 80), ("s2", "s3", 8), ("s3", "h1", 80)),
+    ):
+        lines.append(f"[[links]]\nfrom = '{one}'\nto = '{other}'\nrate = '{rate} Gb/s'")
+    rest = "\n".join(lines) + "\n[[workload]]\nsize_bytes = 409_600\n"
+    own = scenario("topology = 'file'", rest)
+    (one_way, _) = ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
+    # 50 packets on each, of 4,160 ns, and at least two hops of 416 ns and four delays.
+    assert 50 * 4_160 + 2 * 416 + 4_000 <= one_way <= 51 * 4_160 + 3 * 416 + 4_000
 
 
 def test_ideal__counts_the_highest_rate_of_a_link() -> None:

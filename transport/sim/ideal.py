@@ -17,7 +17,8 @@ these bounds, so that no way to spread them is faster:
 * the fastest route of one full packet, and that of the last packet after a single NIC has sent all
   others;
 * for every hop: the fastest way to it, the time in which its links together send the packets, and
-  the fastest way from it; for all packets, and for all but the last.
+  the fastest way from it; for all packets, and for all but the last;
+* if equal-cost links of a hop differ, the same for a minimum cut of the links, of any hops.
 
 It is never more than the time on the best single route. A connection uses at most as many links of
 a hop as it has paths; with one path, the ideal is that of the best route.
@@ -163,6 +164,10 @@ def several_routes(ways: Ways, paths: int, before: Array, full: int, last: Array
         overtaken = left + (to[1:] + after[0]).min(axis=1)[which] + both
         found = np.maximum(found, others)
         found = np.maximum(found, np.minimum(in_order, np.maximum(others, overtaken)))
+    if ways.narrowest:
+        fulls, both = _work(ways.narrowest, paths, before, full, last)
+        least = (total - spent.max(axis=2)).min(axis=1)
+        found = np.maximum(found, np.maximum(least[0] + fulls, least[1:][which] + both))
     return np.asarray(np.where(before > 0, found, total[1:].min(axis=1)[which]))
 
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transport.sim.narrowest import narrowest
 from transport.sim.network import Array, Network
 
 ROUTES_MAX = 256  # different routes to one node that are told apart
+CUT_LINKS_MAX = 256
 
 
 class Link(NamedTuple):
@@ -31,11 +33,13 @@ class Ways:
 
     routes: the different routes, each as its links in order. Routes may differ in length.
     hops: of each hop, its links and how many of each there are. A route that ends before this hop
-    is counted with its last link.
+    is counted with its last link. narrowest: where the links of a hop differ, the links with the
+    least total rate that all routes cross, at whatever hops they are.
     """
 
     routes: tuple[Route, ...]
     hops: tuple[Hop, ...]
+    narrowest: Hop = ()
 
 
 class Finder:
@@ -53,7 +57,7 @@ class Finder:
         self._joined: dict[tuple[int, ...], tuple[int, tuple[int, ...]] | None] = {}
         # Number of a set of ports, group of hosts -> what _onward() gives behind these ports.
         self._behind: dict[tuple[int, int], tuple[tuple[int, ...], bool]] = {}
-        self._known: dict[tuple[tuple[Route, ...], tuple[Hop, ...]], Ways] = {}
+        self._known: dict[tuple[tuple[Route, ...], tuple[Hop, ...], Hop], Ways] = {}
         self._kinds: dict[tuple[int, bool], bytes] = {}
 
     def stages(self, one: int, other: int) -> list[Array]:
@@ -133,14 +137,22 @@ class Finder:
         """The ways from one host to another; equal ways are the same object."""
         numbers, early = self._stages(one, other)
         hops = tuple(self._hops[number] for number in numbers)
-        if not early and all(len(hop) == 1 for hop in hops):
-            routes: tuple[Route, ...] = (tuple(hop[0][0] for hop in hops),)
-        else:
+        routes: tuple[Route, ...] = (tuple(hop[0][0] for hop in hops),)
+        cut: Hop = ()
+        if early or any(len(hop) > 1 for hop in hops):
             stages = [self._sets[number] for number in numbers]
-            routes = self._routes(one, stages)
+            routes, cut = self._routes(one, stages), self._narrowest(one, other, stages)
             hops = self._with_ended(stages) if early else hops
-        key = routes, hops
+        key = routes, hops, cut
         return self._known.setdefault(key, Ways(*key))
+
+    def _narrowest(self, one: int, other: int, stages: list[Array]) -> Hop:
+        """The minimum cut; of more than CUT_LINKS_MAX links none is looked for."""
+        ports = np.unique(np.concatenate(stages))
+        if len(ports) > CUT_LINKS_MAX:
+            return ()
+        links = self._network.ports[["from", "to", "bytes_per_s"]][ports].tolist()
+        return self._counted(ports[narrowest(links, one, other)])
 
     def _with_ended(self, stages: list[Array]) -> tuple[Hop, ...]:
         """The links of each hop, with those to the receiver of routes that ended before."""
