@@ -285,6 +285,21 @@ def test_ideal__slow_links_of_different_hops_limit_it_together() -> None:
     assert 50 * 4_160 + 2 * 416 + 4_000 <= one_way <= 51 * 4_160 + 3 * 416 + 4_000
 
 
+def test_ideal__equal_links_that_are_unevenly_joined_limit_it_together() -> None:
+    """Each hop has four slow links, but of each half of them only one leads on."""
+    lines = ["[[nodes]]\nname = 'h'\nkind = 'host'\ncount = 2", "[[nodes]]\nname = 's'\ncount = 4"]
+    for one, other, rate, many in (
+        *(("h0", "s0", 80, 1), ("s0", "s1", 8, 3), ("s1", "s3", 8, 1)),
+        *(("s0", "s2", 8, 1), ("s2", "s3", 8, 3), ("s3", "h1", 80, 1)),
+    ):
+        link = f"[[links]]\nfrom = '{one}'\nto = '{other}'\nrate = '{rate} Gb/s'"
+        lines += [link] * many
+    rest = "\n".join(lines) + "\n[[workload]]\nsize_bytes = 409_600\n"
+    own = scenario("topology = 'file'", rest)
+    (one_way, _) = ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
+    assert 50 * 4_160 + 4_000 <= one_way <= 52 * 4_160 + 4_000
+
+
 def test_ideal__counts_the_highest_rate_of_a_link() -> None:
     event = "[[events]]\nlink = 'host0-leaf0'\nat_ns = 10\nrate = '{}'\n"
     shape_of = "hosts = 2\nhosts_per_leaf = 2\nspines = 1\nrate = '8 Gb/s'"

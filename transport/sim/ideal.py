@@ -18,7 +18,7 @@ these bounds, so that no way to spread them is faster:
   others;
 * for every hop: the fastest way to it, the time in which its links together send the packets, and
   the fastest way from it; for all packets, and for all but the last;
-* if equal-cost links of a hop differ, the same for a minimum cut of the links, of any hops.
+* where the routes are uneven, the same for a minimum cut of the links, of any hops.
 
 It is never more than the time on the best single route. A connection uses at most as many links of
 a hop as it has paths; with one path, the ideal is that of the best route.

@@ -33,8 +33,8 @@ class Ways:
 
     routes: the different routes, each as its links in order. Routes may differ in length.
     hops: of each hop, its links and how many of each there are. A route that ends before this hop
-    is counted with its last link. narrowest: where the links of a hop differ, the links with the
-    least total rate that all routes cross, at whatever hops they are.
+    is counted with its last link. narrowest: where the links of a hop differ, or nodes have more of
+    them than others, the links with the least total rate that all routes cross, at any hops.
     """
 
     routes: tuple[Route, ...]
@@ -47,9 +47,10 @@ class Finder:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        # Sets of ports by number: the ports, and their links, counted.
+        # Sets of ports by number: the ports, their links, and whether all nodes have as many.
         self._sets: list[Array] = []
         self._hops: list[Hop] = []
+        self._even: list[bool] = []
         self._numbers: dict[bytes, int] = {}
         self._first: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._last: dict[int, tuple[int, frozenset[int]]] = {}
@@ -99,6 +100,9 @@ class Finder:
         if number == len(self._sets):
             self._sets.append(ports)
             self._hops.append(self._counted(ports))
+            ends = [self._network.ports[name][ports] for name in ("from", "to")]
+            counts = [np.unique(nodes, return_counts=True)[1] for nodes in ends]
+            self._even.append(all(one.min() == one.max() for one in counts))
         return number, tuple(np.unique(self._network.ports["to"][ports]).tolist())
 
     def _counted(self, ports: Array) -> Hop:
@@ -139,7 +143,8 @@ class Finder:
         hops = tuple(self._hops[number] for number in numbers)
         routes: tuple[Route, ...] = (tuple(hop[0][0] for hop in hops),)
         cut: Hop = ()
-        if early or any(len(hop) > 1 for hop in hops):
+        uneven = not all(self._even[number] for number in numbers)
+        if early or uneven or any(len(hop) > 1 for hop in hops):
             stages = [self._sets[number] for number in numbers]
             routes, cut = self._routes(one, stages), self._narrowest(one, other, stages)
             hops = self._with_ended(stages) if early else hops
