@@ -14,7 +14,9 @@ constexpr std::uint32_t bit(std::uint32_t device) noexcept { return std::uint32_
 }  // namespace
 
 void PortLoans::offer(std::uint32_t device, const engine::Loan& trial) noexcept {
-  if (offers(device)) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_over_ || offers(device)) return;
+  offered_.fetch_or(bit(device), std::memory_order_relaxed);
   for (std::size_t i = 0; i < own_.trials[device].size(); ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, &trial.bytes[i * sizeof word], sizeof word);
@@ -24,26 +26,32 @@ void PortLoans::offer(std::uint32_t device, const engine::Loan& trial) noexcept 
 }
 
 bool PortLoans::offers(std::uint32_t device) const noexcept {
-  return device >= kDevices || !lends_ || (own_.offers.load(std::memory_order_relaxed) & bit(device)) != 0;
+  return device >= kDevices || !lends_ || (offered_.load(std::memory_order_relaxed) & bit(device)) != 0;
 }
 
 bool PortLoans::can_lend(std::uint32_t device) const noexcept {
-  return device < kDevices && lends_ && (other_.accepts.load(std::memory_order_acquire) & bit(device)) != 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !is_over_ && lends_ && device < kDevices &&
+         (other_.accepts.load(std::memory_order_acquire) & bit(device)) != 0;
 }
 
-// Devices of the peer's, a bit each.
+// Devices of the peer's, a bit each. The mutex must be held.
 std::uint32_t PortLoans::untried() const noexcept {
   constexpr std::uint32_t kAll = (std::uint32_t{1} << kDevices) - 1;
-  if (!lends_) return 0;
-  return other_.offers.load(std::memory_order_acquire) & kAll & ~tried_.load(std::memory_order_relaxed);
+  return is_over_ || !lends_ ? 0 : other_.offers.load(std::memory_order_acquire) & kAll & ~tried_;
+}
+
+bool PortLoans::has_trial() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return untried() != 0;
 }
 
 bool PortLoans::next_trial(std::uint32_t* device, engine::Loan* trial) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const std::uint32_t left = untried();
   if (left == 0) return false;
   *device = static_cast<std::uint32_t>(__builtin_ctz(left));
-  // Two devices of this process may look at the same time.
-  if ((tried_.fetch_or(bit(*device), std::memory_order_acq_rel) & bit(*device)) != 0) return false;
+  tried_ |= bit(*device);
   for (std::size_t i = 0; i < other_.trials[*device].size(); ++i) {
     const std::uint64_t word = other_.trials[*device][i].load(std::memory_order_relaxed);
     std::memcpy(&trial->bytes[i * sizeof word], &word, sizeof word);
@@ -52,7 +60,8 @@ bool PortLoans::next_trial(std::uint32_t* device, engine::Loan* trial) noexcept 
 }
 
 void PortLoans::accept(std::uint32_t device, std::shared_ptr<engine::LoanTaker> for_host) noexcept {
-  const std::lock_guard<std::mutex> lock(accepting_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_over_) return;
   if (accepted_.load(std::memory_order_relaxed) == 0) for_host_ = std::move(for_host);
   accepted_.fetch_or(bit(device), std::memory_order_release);
   own_.accepts.fetch_or(bit(device), std::memory_order_release);
@@ -95,7 +104,11 @@ bool PortLoans::next_ended(Ended* out) noexcept {
   return true;
 }
 
-void PortLoans::revoke() noexcept {
+void PortLoans::end() noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_over_ = true;
+  }
   for (std::uint64_t turn = ended_.load(std::memory_order_relaxed); turn != begun_.load(std::memory_order_relaxed);
        ++turn) {
     const std::shared_ptr<engine::LoanTarget> target = std::move(entry(turn).target);

@@ -22,7 +22,7 @@ class PortLoans final : public engine::Loans {
   void offer(std::uint32_t device, const engine::Loan& trial) noexcept override;
   bool offers(std::uint32_t device) const noexcept override;
   bool can_lend(std::uint32_t device) const noexcept override;
-  bool has_trial() const noexcept override { return untried() != 0; }
+  bool has_trial() const noexcept override;
   bool next_trial(std::uint32_t* device, engine::Loan* trial) noexcept override;
   void accept(std::uint32_t device, std::shared_ptr<engine::LoanTaker> for_host) noexcept override;
 
@@ -42,8 +42,8 @@ class PortLoans final : public engine::Loans {
     Status status = Status::ok;
   };
   bool next_ended(Ended* out) noexcept;
-  // Nothing is written to memory of receives any more, but by takers to their own.
-  void revoke() noexcept;
+  // Nothing is written to memory of receives any more, but by takers to their own, and the shared memory is not used.
+  void end() noexcept;
 
  private:
   static constexpr std::int32_t kTaking = -1;
@@ -58,8 +58,10 @@ class PortLoans final : public engine::Loans {
   Side& own_;
   Side& other_;
   const bool lends_;
-  std::atomic<std::uint32_t> tried_{0}, accepted_{0};
-  std::mutex accepting_;
+  mutable std::mutex mutex_;  // guards what the two sides say of devices, and the next two
+  bool is_over_ = false;
+  std::uint32_t tried_ = 0;
+  std::atomic<std::uint32_t> offered_{0}, accepted_{0};    // changed under the mutex
   std::shared_ptr<engine::LoanTaker> for_host_;            // set before `accepted_`, for good
   std::unique_ptr<std::array<Entry, kLoansMax>> entries_;  // made with the first loan
   Entry& entry(std::uint64_t turn) const noexcept { return (*entries_)[turn % kLoansMax]; }

@@ -558,9 +558,10 @@ void Port::on_peer_closed(Status reason) noexcept {
 void Port::end() noexcept {
   if (forked() || ending_.exchange(true)) return;
   kept_ = owner_.lock();
+  const bool owned = kept_ != nullptr;  // from the next lines on, the thread that gives back may take it
   own_.ended.store(1, std::memory_order_seq_cst);
   ended_.store(true, std::memory_order_seq_cst);
-  if (kept_ != nullptr) return static_cast<void>(run(0, Copies::no));
+  if (owned) return static_cast<void>(run(0, Copies::no));
   // Called by the destructor of a connection that no caller has got: the mover's thread may be looking at its messages,
   // but there are none.
   while (!enter()) ::sched_yield();
@@ -573,7 +574,7 @@ void Port::end() noexcept {
 // Nothing moves any more. The connection fails the requests.
 void Port::give_back() noexcept {
   gave_back_ = true;
-  loans_.revoke();
+  loans_.end();
   drop_sends(Status::ok);
   core_ = nullptr;
   ring(&own_);
