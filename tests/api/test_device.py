@@ -41,9 +41,9 @@ def gpu_(pytestconfig: pytest.Config) -> FakeGpu:
     return FakeGpu(library)
 
 
-@pytest.fixture(name="ends")
-def ends_(gpu: FakeGpu) -> Iterator[Ends]:
-    with pair(gpu_pool_bytes=1 << 21) as ends:
+@pytest.fixture(name="ends", params=["off", "auto"], ids=["network", "local"])
+def ends_(gpu: FakeGpu, request: pytest.FixtureRequest) -> Iterator[Ends]:
+    with pair(gpu_pool_bytes=1 << 21, local=request.param) as ends:
         yield ends
     gpu.fail_at(None)
 
