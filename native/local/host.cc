@@ -26,8 +26,9 @@ namespace weft::local {
 namespace {
 
 constexpr std::string_view kPrefix = "weft";  // of the name of each socket
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;                // connections that nobody has taken in must not keep a peer out
 constexpr std::size_t kGuestsMax = 256;
+constexpr std::size_t kTurnedAwayMax = 64;
 // Descriptors that fit into the control message of one: its length is rounded up, and the kernel fills it.
 constexpr std::size_t kPassedMax = (CMSG_SPACE(sizeof(int)) - CMSG_LEN(0)) / sizeof(int);
 
@@ -203,24 +204,57 @@ std::unique_ptr<Half> Host::propose(const std::string& name, const std::string& 
 // Takes in processes that have connected, and what they sent; drops those that are late.
 void Host::welcome() {
   const std::int64_t now_ns = engine::now_ns();
-  errno = 0;
-  for (int socket = -1; (socket = datapath::accept_socket(listening_, nullptr, nullptr)) >= 0;) {
+  // No more than waited at first: others may connect as fast as they are taken in.
+  for (int count = 0, socket = -1; count <= kBacklog; ++count) {
+    errno = 0;
+    if ((socket = datapath::accept_socket(listening_, nullptr, nullptr)) < 0) break;
     std::string unsaid;  // any process can connect
-    Guest guest{socket, now_ns, {}, -1, process_of(socket, &unsaid)};
-    lacks_descriptors_ = is_of_program(socket);
-    if (guest.process < 0 || lacks_descriptors_ || guests_.size() >= kGuestsMax) {
-      dismiss(&guest);
-    } else {
-      guests_.push_back(std::move(guest));
-    }
+    admit({socket, now_ns, {}, -1, process_of(socket, &unsaid)});
   }
-  lacks_descriptors_ = lacks_descriptors_ || engine::is_out_of_descriptors(errno);
+  lacks_descriptors_ = engine::is_out_of_descriptors(errno);
   std::erase_if(guests_, [&](Guest& guest) {
     if (guest.token.empty() && read(&guest)) return false;
     if (now_ns - guest.since_ns < patience_ns_ && (!guest.token.empty() || errno == EAGAIN)) return false;
     dismiss(&guest);
     return true;
   });
+}
+
+void Host::admit(Guest guest) {
+  if (guest.process < 0) return dismiss(&guest);
+  const bool keeps = read(&guest) || errno == EAGAIN;
+  if (is_of_program(guest.socket) || is_of_program(guest.memory)) return turn_away(&guest, too_few_descriptors());
+  if (!keeps) return dismiss(&guest);
+  if (guests_.size() >= kGuestsMax && !make_room())
+    return turn_away(&guest,
+                     std::to_string(kGuestsMax) + " other processes have proposed memory and use it for nothing");
+  guests_.push_back(std::move(guest));
+}
+
+// Drops the guest that has proposed nothing for longest. False: all have.
+bool Host::make_room() noexcept {
+  const auto place =
+      std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.token.empty(); });
+  if (place == guests_.end()) return false;
+  dismiss(&*place);
+  guests_.erase(place);
+  return true;
+}
+
+// Its open frame, if that comes, is answered with the reason in the log.
+void Host::turn_away(Guest* guest, std::string why) {
+  dismiss(guest);
+  if (guest->token.empty()) return;
+  turned_away_.push_back({std::move(guest->token), std::move(why)});
+  if (turned_away_.size() > kTurnedAwayMax) turned_away_.pop_front();
+}
+
+std::string Host::why_missing(const std::string& token) const {
+  for (const TurnedAway& each : turned_away_) {
+    if (each.token == token) return each.why;
+  }
+  if (lacks_descriptors_) return too_few_descriptors();
+  return "its process did not reach this one, or has another user, or one that is not mapped here";
 }
 
 // Reads a proposal. False, with errno: none has arrived yet (EAGAIN), or it is damaged.
@@ -255,7 +289,7 @@ bool Host::read(Guest* guest) {
 }
 
 void Host::tend() {
-  if (has_guests()) welcome();
+  if (listening_ >= 0) welcome();
   for (const auto& mover : movers_) mover->relieve(engine::now_ns());
 }
 
@@ -276,9 +310,7 @@ std::unique_ptr<Half> Host::take(const std::string& token, std::string* error) {
   const auto place =
       std::find_if(guests_.begin(), guests_.end(), [&](const Guest& guest) { return guest.token == token; });
   if (place == guests_.end()) {
-    *error = lacks_descriptors_
-                 ? too_few_descriptors()
-                 : "its process did not reach this one, or has another user, or one that is not mapped here";
+    *error = why_missing(token);
     return nullptr;
   }
   Guest guest = std::move(*place);

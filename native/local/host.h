@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,9 +39,10 @@ class Host {
   std::unique_ptr<Half> propose(const std::string& name, const std::string& token, std::string* error);
   // The listening end: takes what a process proposed with `token`; null: nothing usable was.
   std::unique_ptr<Half> take(const std::string& token, std::string* error);
-  // Whether processes have connected that proposed nothing so far, or nothing that was taken.
+  // Whether processes are known that proposed nothing so far, or nothing that was taken.
   bool has_guests() const noexcept { return !guests_.empty(); }
-  // Drops those of them that are late, and relieves movers' threads that a peer holds up. To be called now and then.
+  // Takes in processes that have connected, drops those that are late, and relieves movers' threads that a peer holds
+  // up. To be called now and then.
   void tend();
   // Ends the movers' threads; to be called before the engines are destroyed. A port that is closed afterwards still
   // uses its mover.
@@ -68,8 +70,17 @@ class Host {
     std::uint64_t session = 0;
     std::weak_ptr<Port> port;
   };
+  // A proposal that was not kept, and why.
+  struct TurnedAway {
+    std::string token;
+    std::string why;
+  };
   pid_t process_of(int socket, std::string* why) const;
   void welcome();
+  void admit(Guest guest);
+  bool make_room() noexcept;
+  void turn_away(Guest* guest, std::string why);
+  std::string why_missing(const std::string& token) const;
   bool read(Guest* guest);
   void dismiss(Guest* guest) noexcept;
 
@@ -78,8 +89,9 @@ class Host {
   const uid_t unmapped_;  // the user that the kernel names for all that this user namespace does not map
   std::string name_;
   int listening_ = -1;
-  std::vector<Guest> guests_;       // processes that have proposed, or may do so
-  bool lacks_descriptors_ = false;  // when the last process connected
+  std::vector<Guest> guests_;  // processes that have proposed, or may do so
+  std::deque<TurnedAway> turned_away_;
+  bool lacks_descriptors_ = false;  // now: processes may wait that have connected
   std::vector<Joined> joined_;
   std::vector<std::unique_ptr<Mover>> movers_;
   std::size_t next_mover_ = 0;
