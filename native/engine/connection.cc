@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <climits>
+#include <new>
 #include <utility>
 
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
+#include "native/engine/log.h"
 
 namespace weft::engine {
 namespace {
@@ -384,6 +386,13 @@ void ConnectionCore::await_quiesced() noexcept {
     const std::int64_t begin_ns = now_ns();
     futex_wait(&flows_live_, live, kQuiesceNapNs);
     waited_ns += std::clamp<std::int64_t>(now_ns() - begin_ns, 1, kQuiesceNapNs);
+  }
+  try {
+    log(LogLevel::warn,
+        "closing the connection to " + peer_address() + ": buffers of its requests are still in use " +
+            "after 5 s, as memory that the peer lent cannot be read, or an engine stands still; do not " +
+            "use or free the buffer of a request before it is done");
+  } catch (const std::bad_alloc&) {  // out of memory: the line is lost
   }
 }
 
