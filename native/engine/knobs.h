@@ -148,8 +148,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   GROUP(open_bytes, operator, "address=1MiB,all=1MiB",                                                                \
     "Memory for connections that peers opened without authentication; when it is full, connections that never "       \
     "answered on a data path are ended, and if there are none, new ones are refused")                                 \
-  GROUP(poll, operator, "engine=0,caller=0,share=1",                                                                  \
-    "CPU time spent to save waking threads")                                                                          \
+  GROUP(poll, operator, "engine=0,caller=0,share=1,copiers=3",                                                        \
+    "CPU time spent to save waking threads, and cores that copy at once")                                             \
   GROUP(trace_limits, operator, "bytes=1MiB,age=1s",                                                                  \
     "What is kept of a process's trace")                                                                              \
   GROUP(fault, tests, "loss=0.02,reorder=0.1,duplicate=0.1,corrupt=0.001,qp_error=0.001,seed=2,paths=0+1",            \
@@ -199,6 +199,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   REAL(poll, share, poll_share, "share", 0.05, 0.0, 1.0,                                                              \
     "Share of the time that the callers of a connection may poll without receiving anything, or for longer than "     \
     "WEFT_POLL=caller; 0: none")                                                                                      \
+  INTEGER(poll, copiers, copiers, "count", 0, 1, 8, true,                                                             \
+    "Threads that copy a long message out of another process of this host at once, the receiver's included; 0: 1 "    \
+    "with fewer than 3 cores that affinity and CPU quota allow, 2 with fewer than 8, else 3")                         \
   INTEGER(trace_limits, bytes, trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false,                     \
     "Size above which the oldest files of a process's trace are removed")                                             \
   INTEGER(trace_limits, age, trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true,                             \

@@ -118,7 +118,8 @@ std::string network_knob(const engine::Knobs& knobs) {
 Host::Host(const engine::Knobs& knobs, std::size_t movers)
     : lends_(knobs.local != engine::LocalMode::ring),
       patience_ns_(knobs.handshake_timeout_ns),
-      unmapped_(unmapped_user()) {
+      unmapped_(unmapped_user()),
+      crew_(std::make_shared<Crew>(copiers_of(knobs) - 1, knobs.spin_ns)) {
   for (std::size_t i = 0; i < movers; ++i) movers_.push_back(std::make_unique<Mover>(knobs.spin_ns));
 }
 
@@ -297,6 +298,7 @@ void Host::stop() noexcept {
   for (auto& mover : movers_) {
     if (mover != nullptr && !mover->stop()) static_cast<void>(mover.release());  // its thread still uses it
   }
+  crew_->stop();
 }
 
 void Host::dismiss(Guest* guest) noexcept {
@@ -330,9 +332,10 @@ std::unique_ptr<Half> Host::take(const std::string& token, std::string* error) {
 bool Host::join(std::unique_ptr<Half> half, std::uint64_t session,
                 const std::shared_ptr<engine::ConnectionCore>& connection) {
   Mover* const mover = movers_[next_mover_++ % movers_.size()].get();
-  const auto port = std::make_shared<Port>(std::move(half), lends_, mover);
+  const auto port = std::make_shared<Port>(std::move(half), lends_, mover, crew_);
   port->attach(connection);
   if (!mover->add(port)) return false;
+  if (port->copies()) crew_->start();
   joined_.push_back({session, port});
   connection->use_port(port);
   return true;

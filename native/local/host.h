@@ -11,6 +11,7 @@
 
 #include "native/engine/connection.h"
 #include "native/engine/knobs.h"
+#include "native/local/crew.h"
 #include "native/local/mover.h"
 #include "native/local/port.h"
 
@@ -94,6 +95,7 @@ class Host {
   bool lacks_descriptors_ = false;  // now: processes may wait that have connected
   std::vector<Joined> joined_;
   std::vector<std::unique_ptr<Mover>> movers_;
+  const std::shared_ptr<Crew> crew_;
   std::size_t next_mover_ = 0;
   std::atomic<const char*> aside_{nullptr};
 };

@@ -14,6 +14,7 @@
 
 #include "native/core/types.h"
 #include "native/datapath/fork_registry.h"
+#include "native/engine/clock.h"
 #include "native/engine/connection.h"
 #include "native/engine/fork_count.h"
 #include "native/engine/futex.h"
@@ -29,20 +30,19 @@ constexpr std::uint64_t kTurnBytes = 4 * 1024 * 1024;
 constexpr int kLastTurns = 4;
 // A caller that polls moves no more than this in a call; longer messages are the mover's.
 constexpr std::uint64_t kPolledBytes = 64 * 1024;
-// Messages from this size on are lent: shorter ones cost more CPU that way (bench local).
-constexpr std::uint64_t kLendBytes = 128 * 1024;
 
 }  // namespace
 
 Half::~Half() { datapath::close_socket(socket); }
 
-Port::Port(std::unique_ptr<Half> half, bool lends, Mover* mover)
+Port::Port(std::unique_ptr<Half> half, bool lends, Mover* mover, std::shared_ptr<Crew> crew)
     : half_(std::move(half)),
       own_(half_->segment->shared().sides[half_->dialled ? 0 : 1]),
       other_(half_->segment->shared().sides[half_->dialled ? 1 : 0]),
       lends_(lends),
       forks_(engine::fork_count().load()),
       mover_(mover),
+      crew_(std::move(crew)),
       peer_(half_->process),
       copies_(lends_ && peer_.open(other_)),
       out_ring_(half_->dialled ? 0 : 1),
@@ -339,8 +339,9 @@ bool Port::begin_send(Problem* problem) noexcept {
     lend_loan(post);
     return true;
   }
-  const bool lent =
-      lends_ && post.stage == nullptr && post.bytes >= kLendBytes && other_.copies.load(std::memory_order_acquire) == 1;
+  const bool lent = lends_ && post.stage == nullptr && post.bytes >= kLendBytes &&
+                    other_.copies.load(std::memory_order_acquire) == 1 &&
+                    trials_.lends(post.bytes, other_.advice.load(std::memory_order_relaxed));
   sending_.bytes = post.bytes;
   sending_.done = 0;
   const Head head{post.bytes | (lent ? Head::kLent : 0), lent ? reinterpret_cast<std::uintptr_t>(post.data) : 0};
@@ -355,17 +356,6 @@ bool Port::begin_send(Problem* problem) noexcept {
   if (post.stage != nullptr) post.stage->set_size(0, post.bytes);
   sending_.open.store(true, std::memory_order_relaxed);
   return true;
-}
-
-// Names the memory of a message that the peer's device copies.
-void Port::lend_loan(const Posting& post) noexcept {
-  const Head head{post.bytes | Head::kLoan, 0};
-  out_.write(&head, sizeof head);
-  out_.write(&post.lent->loan, sizeof post.lent->loan);
-  ++lent_.loans;
-  finish_send(post);
-  out_.publish();
-  wake(kWantsData);
 }
 
 // Writes more bytes of the message into the lane, and returns how many.
@@ -407,9 +397,24 @@ bool Port::pull(std::uint64_t bytes_max, Copies copies, Problem* problem) noexce
     moved = true;
     if (!whole) continue;
     receiving_.open.store(false, std::memory_order_relaxed);
+    note_rate();
     core_->on_moved(receiving_.post.slot, receiving_.bytes);
   }
   return moved;
+}
+
+// The message that is being received may be lent, and its time tells something.
+bool Port::is_measured() const noexcept {
+  return copies_ && !receiving_.loan && receiving_.bytes >= kLendBytes && receiving_.post.stage == nullptr;
+}
+
+// After a message has been received whole.
+void Port::note_rate() noexcept {
+  if (!is_measured()) return rates_.on_other();
+  std::uint64_t waiting = 0;
+  const bool next_waits = receives_.waits() && in_.waiting(&waiting) && waiting >= sizeof(Head);
+  if (rates_.on_end(receiving_.lent, receiving_.bytes, engine::now_ns(), next_waits))
+    own_.advice.store(rates_.advice(), std::memory_order_relaxed);
 }
 
 // Whether a receive waits for bytes that have not arrived.
@@ -443,6 +448,7 @@ bool Port::begin_receive(Problem* problem) noexcept {
   receiving_.done = 0;
   receiving_.failed = false;
   receiving_.open.store(true, std::memory_order_relaxed);
+  if (is_measured()) rates_.on_begin(engine::now_ns());
   if (receiving_.bytes > receiving_.post.bytes) {
     problem->status = Status::message_too_long;
     return false;
@@ -464,43 +470,6 @@ bool Port::begin_receive(Problem* problem) noexcept {
   in_.publish();
   wake(kWantsRoom);
   return true;
-}
-
-// Hands a message that the peer's device lends over to a device of this process.
-void Port::begin_loan(Problem* problem) noexcept {
-  std::uint64_t waiting = 0;
-  if (!in_.waiting(&waiting)) return problem->broken(in_.violation());
-  if (!loans_.may_arrive() || waiting < sizeof(engine::Loan)) return problem->broken({"the loan bit of a head", 1});
-  engine::Loan loan;
-  in_.read(&loan, sizeof loan);
-  in_.publish();
-  receiving_.open.store(false, std::memory_order_relaxed);
-  if (!loans_.take(receiving_.post, receiving_.bytes, loan, shared_from_this()))
-    problem->status = Status::out_of_memory;
-  wake(kWantsRoom);
-}
-
-// Completes receives whose loans a device has copied, in order.
-bool Port::end_loans(Problem* problem) noexcept {
-  bool moved = false;
-  for (PortLoans::Ended ended; problem->ok() && loans_.next_ended(&ended); moved = true) {
-    if (ended.status != Status::ok) {
-      problem->status = ended.status;
-    } else if (in_.count_loan()) {
-      core_->on_moved(ended.slot, ended.bytes);
-      wake(kWantsRoom);
-    }  // else the sender has taken the message back, and ends the connection
-  }
-  return moved;
-}
-
-void Port::on_taken(std::uint64_t turn, Status status) noexcept {
-  loans_.on_taken(turn, status);
-  static_cast<void>(run(kPolledBytes, Copies::no));
-  if (ended_.load(std::memory_order_seq_cst)) return;
-  hand_over();
-  // The connection fails once nothing is left to receive.
-  if (gone_.load(std::memory_order_seq_cst) != Status::ok) mover_->kick(this);
 }
 
 // Copies more bytes of the message out of the lane, and returns how many.
@@ -528,7 +497,7 @@ std::uint64_t Port::copy_piece(std::uint64_t bytes_max, Problem* problem) noexce
   const Piece piece = next_piece(receiving_, std::min(bytes_max, kCopyBytes));
   if (piece.bytes == 0) return 0;
   const std::uint64_t address = receiving_.address + receiving_.done;
-  const PeerMemory::Copied copied = peer_.copy(piece.at, address, piece.bytes);
+  const PeerMemory::Copied copied = crew_->copy(peer_, piece.at, address, piece.bytes);
   const int why = errno;
   if (ended_.load(std::memory_order_seq_cst)) return 0;
   const bool last = receiving_.done + piece.bytes == receiving_.bytes;

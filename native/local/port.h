@@ -12,7 +12,9 @@
 
 #include "native/engine/message_port.h"
 #include "native/engine/request_slots.h"
+#include "native/local/crew.h"
 #include "native/local/lane.h"
+#include "native/local/lending.h"
 #include "native/local/loans.h"
 #include "native/local/mover.h"
 #include "native/local/peer_memory.h"
@@ -43,7 +45,7 @@ class Port final : public engine::MessagePort,
                    public std::enable_shared_from_this<Port> {
  public:
   // `lends`: messages may be copied directly out of the other process, where the kernel allows that.
-  Port(std::unique_ptr<Half> half, bool lends, Mover* mover);
+  Port(std::unique_ptr<Half> half, bool lends, Mover* mover, std::shared_ptr<Crew> crew);
   // To be called once, before the first post. `core` owns this port.
   void attach(const std::shared_ptr<engine::ConnectionCore>& core);
 
@@ -59,6 +61,8 @@ class Port final : public engine::MessagePort,
   void end() noexcept override;
   engine::Loans* loans() noexcept override { return &loans_; }
   const char* name() const noexcept override { return "local"; }
+  // Whether this process can copy out of the other one.
+  bool copies() const noexcept { return copies_; }
   // A device has copied what the peer lent.
   void on_taken(std::uint64_t turn, Status status) noexcept override;
   // Whether a message waits for the peer, and none has moved since the last call. For the control loop.
@@ -155,6 +159,8 @@ class Port final : public engine::MessagePort,
   void begin_loan(Problem* problem) noexcept;
   bool end_loans(Problem* problem) noexcept;
   std::uint64_t pull_piece(std::uint64_t bytes_max, Problem* problem) noexcept;
+  bool is_measured() const noexcept;
+  void note_rate() noexcept;
   std::uint64_t copy_piece(std::uint64_t bytes_max, Problem* problem) noexcept;
   void wake(std::uint32_t what) noexcept;
   static void ring(Side* side) noexcept;
@@ -171,6 +177,7 @@ class Port final : public engine::MessagePort,
   const bool lends_;
   const int forks_;
   Mover* const mover_;
+  const std::shared_ptr<Crew> crew_;
   PeerMemory peer_;
   // Whether this process can copy lent messages. Side::copies tells the peer, which can write there too.
   const bool copies_;
@@ -186,6 +193,8 @@ class Port final : public engine::MessagePort,
   // Used by the thread that holds the lock.
   LaneWriter out_;
   LaneReader in_;
+  LendingTrials trials_;
+  LendingRates rates_;
   Moving sending_, receiving_;
   bool gave_back_ = false;
   std::atomic<Status> gone_{Status::ok};  // why the peer has ended; ok: it has not

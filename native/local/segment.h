@@ -32,6 +32,7 @@ struct Side {
   std::atomic<std::uint32_t> ended;   // 1: the process will receive no more
   // A bit for each device: the process lets the other try to read its memory, by the trial; it can read the other's.
   std::atomic<std::uint32_t> offers, accepts;
+  std::atomic<std::uint32_t> advice;  // LendingRates::advice() of the process, about messages to it
   std::array<Trial, engine::Loans::kDevices> trials;
 };
 

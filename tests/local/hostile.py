@@ -6,6 +6,7 @@ native/local/segment.h and lane.h, and are checked against a message before they
 
 import contextlib
 import ctypes
+import mmap
 import os
 import random
 import socket
@@ -23,7 +24,7 @@ from transport.errors import WeftError
 
 SIDES, SIDE_BYTES = 128, 1152
 WANTS, SLEEPERS, BELL, MARK_ADDRESS, MARK, COPIES, ENDED = 0, 4, 8, 128, 136, 152, 156
-OFFERS, TRIALS = 160, 168  # OFFERS: with the word of what is accepted
+OFFERS, ADVICE, TRIALS = 160, 168, 176  # OFFERS: with the word of what is accepted
 LANES = SIDES + 2 * SIDE_BYTES
 PRODUCED, CONSUMED, LENT, LOANS = 0, 128, 256, 384
 LANE_BYTES = 512
@@ -33,6 +34,9 @@ HEAD_BYTES = 16
 LENDS = 1 << 63
 LENDS_OF_DEVICE = 1 << 62
 RECEIVE_BYTES = 1 << 20  # capacity of the victim's receives
+LENT_BYTES = RECEIVE_BYTES  # long enough for several threads
+MPROTECT = ctypes.CDLL(None, use_errno=True).mprotect
+HELD: list[mmap.mmap] = []  # may be read until this process ends
 
 
 class Memory:
@@ -105,7 +109,8 @@ def introductions(memory: Memory, draw: random.Random) -> None:
     """Writes into what the sides tell each other."""
     for _ in range(draw.choice([1, 10])):
         side = SIDES + SIDE_BYTES * draw.randrange(2)
-        place = draw.choice([WANTS, BELL, MARK_ADDRESS, MARK, MARK + 8, COPIES, OFFERS, TRIALS])
+        places = [WANTS, BELL, MARK_ADDRESS, MARK, MARK + 8, COPIES, OFFERS, ADVICE, TRIALS]
+        place = draw.choice(places)
         memory.word(side + place).value = draw.choice([0, 1, 3, draw.getrandbits(64)])
     memory.say(draw, 65536 | LENDS, memory.at)
 
@@ -117,6 +122,31 @@ def loans(memory: Memory, draw: random.Random) -> None:
     memory.say(draw, 65536 | LENDS_OF_DEVICE | draw.choice([0, LENDS]), 0)
 
 
+def holes(memory: Memory, draw: random.Random) -> None:
+    """Lends messages that cannot be read in some place, or that end while they are copied."""
+    kept = mmap.mmap(-1, LENT_BYTES)
+    kept[:] = bytes(LENT_BYTES)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(kept))
+    hole = address + draw.randrange(LENT_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+    early = draw.random() < 0.5
+    if early:
+        forbid(hole, mmap.PAGESIZE)
+    for _ in range(draw.choice([1, 3])):
+        memory.say(draw, LENT_BYTES | LENDS, address)
+    wake()
+    if not early:
+        time.sleep(draw.random() * 0.0005)  # while threads copy it
+        forbid(hole, draw.choice([mmap.PAGESIZE, address + LENT_BYTES - hole]))
+        memory.lane(0, LENT).value |= draw.randrange(2)
+    HELD.append(kept)
+
+
+def forbid(address: int, size_bytes: int) -> None:
+    """Makes memory unreadable."""
+    if MPROTECT(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), 0) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
 def everything(memory: Memory, draw: random.Random) -> None:
     """Writes random bytes over the whole memory, again and again."""
     for _ in range(draw.choice([1, 10])):
@@ -125,7 +155,7 @@ def everything(memory: Memory, draw: random.Random) -> None:
         )
 
 
-ATTACKS = (positions, sizes, addresses, introductions, loans, everything)
+ATTACKS = (positions, sizes, addresses, introductions, holes, loans, everything)
 
 
 def wake() -> None:

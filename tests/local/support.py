@@ -18,6 +18,9 @@ from tests.waiting import until
 from transport import Connection, Endpoint
 
 MODES = ("auto", "ring")
+SEVERAL = "several"  # as auto, with as many threads for each copy as a host with many cores has
+WAYS = (*MODES, SEVERAL)
+COPIERS = 3
 MAPPING = "memfd:weft-local"
 RING_BYTES = 256 * 1024  # native/local/lane.h
 LONG_BYTES = 64 << 20
@@ -26,14 +29,22 @@ VARIETY_BYTES = 1 << 20
 
 def words(mode: str) -> dict[str, Any]:
     """Settings of an endpoint of these tests."""
+    if mode == SEVERAL:
+        return LOCAL | {"local": "auto", "poll": {"copiers": COPIERS}}
     return LOCAL | {"local": mode}
+
+
+def variables_of(mode: str) -> dict[str, Any]:
+    """The same as environment variables of a child process."""
+    several = {"WEFT_LOCAL": "auto", "WEFT_POLL": f"copiers={COPIERS}"}
+    return several if mode == SEVERAL else {"WEFT_LOCAL": mode}
 
 
 def start(
     role: str, *arguments: str, mode: str = "auto", launcher: tuple[str, ...] = (), **variables: str
 ) -> subprocess.Popen[str]:
     """Starts tests/local/peer.py in a role."""
-    variables = {"WEFT_LOCAL": mode} | variables
+    variables = variables_of(mode) | variables
     return support.child(
         role, *arguments, launcher=launcher, module="tests.local.peer", **variables
     )

@@ -4,6 +4,7 @@ Only its own connection waits for it, and no request of that ends before the ker
 writing to the request's buffer.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from tests.api.support import PATIENCE_S, child, line, running
 from tests.local.blocking import LENT_BYTES
 from tests.local.peer import moved, post_all
-from tests.local.support import alive, is_local, names_of_threads, served, words
+from tests.local.support import SEVERAL, alive, is_local, names_of_threads, served, words
 from tests.waiting import until
 from transport import Connection, Endpoint, Request
 from transport.errors import OperationCancelledError, PeerDeadError, TimedOutError, WeftError
@@ -27,6 +28,13 @@ POSTS = 16
 def order(peer: Any, word: str) -> None:
     peer.stdin.write(f"{word}\n")
     peer.stdin.flush()
+
+
+@pytest.fixture(params=["auto", SEVERAL])
+def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    """With one thread for each copy, or several, which are all held up."""
+    with Endpoint(**words(request.param)) as made:
+        yield made
 
 
 @contextmanager
@@ -84,8 +92,10 @@ def others_go_on(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_copy__that_no_caller_waits_for_holds_up_its_connection_alone(dies: bool) -> None:
-    with Endpoint(**words("auto")) as endpoint, lent(endpoint) as (peer, connection):
+def test_copy__that_no_caller_waits_for_holds_up_its_connection_alone(
+    dies: bool, endpoint: Endpoint
+) -> None:
+    with lent(endpoint) as (peer, connection):
         memory = np.full(LENT_BYTES, 0xA5, np.uint8)
         request = connection.irecv_into(memory)
         asleep(peer)
@@ -96,8 +106,8 @@ def test_copy__that_no_caller_waits_for_holds_up_its_connection_alone(dies: bool
         ends_late(request, memory, OperationCancelledError, peer)
 
 
-def test_copy__out_of_a_peer_that_has_died_fails_once_it_ends() -> None:
-    with Endpoint(**words("auto")) as endpoint, lent(endpoint) as (peer, connection):
+def test_copy__out_of_a_peer_that_has_died_fails_once_it_ends(endpoint: Endpoint) -> None:
+    with lent(endpoint) as (peer, connection):
         memory = np.full(LENT_BYTES, 0xA5, np.uint8)
         request = connection.irecv_into(memory)
         asleep(peer)
@@ -107,8 +117,8 @@ def test_copy__out_of_a_peer_that_has_died_fails_once_it_ends() -> None:
             connection.check()
 
 
-def test_copy__of_a_waiting_caller_holds_up_that_caller_alone() -> None:
-    with Endpoint(**words("auto")) as endpoint, lent(endpoint) as (peer, connection):
+def test_copy__of_a_waiting_caller_holds_up_that_caller_alone(endpoint: Endpoint) -> None:
+    with lent(endpoint) as (peer, connection):
         memory = np.full(LENT_BYTES, 0xA5, np.uint8)
         request = connection.irecv_into(memory)
         errors: list[BaseException] = []
@@ -129,9 +139,9 @@ def test_copy__of_a_waiting_caller_holds_up_that_caller_alone() -> None:
         assert [type(error) for error in errors] == [OperationCancelledError]
 
 
-def leave() -> None:
+def leave(mode: str) -> None:
     """Closes an endpoint while a copy is held up, and goes on without it."""
-    endpoint = Endpoint(**words("auto"))
+    endpoint = Endpoint(**words(mode))
     with lent(endpoint) as (peer, connection):
         request = connection.irecv_into(bytearray(LENT_BYTES))
         asleep(peer)
@@ -140,16 +150,17 @@ def leave() -> None:
         print("closed", flush=True)
         order(peer, "give")
         until(
-            lambda: "weft-local" not in names_of_threads("self"),
-            "the thread that copied does not end",
+            lambda: not {"weft-local", "weft-copy"} & set(names_of_threads("self")),
+            "the threads that copied do not end",
         )
     with Endpoint(**words("auto")) as another:
         others_go_on(another)
 
 
-def test_copy__does_not_keep_an_endpoint_from_closing() -> None:
+@pytest.mark.parametrize("mode", ["auto", SEVERAL])
+def test_copy__does_not_keep_an_endpoint_from_closing(mode: str) -> None:
     """In a process of its own, because the thread that is left behind keeps its connection."""
-    with running(child("", module="tests.local.test_blocked")) as process:
+    with running(child(mode, module="tests.local.test_blocked")) as process:
         said, errors = process.communicate(timeout=PATIENCE_S)
     if "Skipped" in errors:
         pytest.skip(errors.splitlines()[-1])
@@ -157,4 +168,4 @@ def test_copy__does_not_keep_an_endpoint_from_closing() -> None:
 
 
 if __name__ == "__main__":
-    leave()
+    leave(sys.argv[1])

@@ -10,17 +10,18 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.api.support import PATIENCE_S, pair
 from tests.api.test_threads import together
 from tests.local.support import (
-    MODES,
     RING_BYTES,
+    WAYS,
     agree,
     dialled,
     is_local,
     message,
     served,
+    words,
 )
 from transport import Connection
 
-LENT_BYTES = 64 * 1024  # native/local/port.cc, kLendBytes
+LENT_BYTES = 128 * 1024  # native/local/lending.h, kLendBytes
 HEAD_BYTES = 16
 EDGES = sorted(
     {0, 1, 15, 16, 17, 5_000_000}
@@ -32,14 +33,14 @@ SIZES = st.one_of(
 PLANS = st.lists(SIZES, max_size=12)
 
 
-@pytest.fixture(scope="module", params=MODES)
+@pytest.fixture(scope="module", params=WAYS)
 def within(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Connection]]:
     """A connection within this process."""
-    with pair(local=request.param) as ends:
+    with pair(**words(request.param)) as ends:
         yield ends
 
 
-@pytest.fixture(scope="module", params=MODES)
+@pytest.fixture(scope="module", params=WAYS)
 def between(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """A connection to a process that checks what it gets."""
     with (

@@ -6,12 +6,23 @@ import pytest
 
 from tests.api.support import PATIENCE_S, Log, child, line, running
 from tests.local import hostile
-from tests.local.support import MODES, alive, dialled, held, is_local, lines, returns_to, served
+from tests.local.support import (
+    MODES,
+    WAYS,
+    alive,
+    dialled,
+    held,
+    is_local,
+    lines,
+    returns_to,
+    served,
+    variables_of,
+)
 
 SEEDS = 50
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("attack", [one.__name__ for one in hostile.ATTACKS])
 def test_memory__garbage_ends_only_the_connection_that_has_it(attack: str, mode: str) -> None:
     with (
@@ -22,7 +33,7 @@ def test_memory__garbage_ends_only_the_connection_that_has_it(attack: str, mode:
         alive(other)
         before = held(victim.pid)
         arguments = (handle.hex(), attack, "0", str(SEEDS))
-        attacker = child(*arguments, module="tests.local.hostile", WEFT_LOCAL=mode)
+        attacker = child(*arguments, module="tests.local.hostile", **variables_of(mode))
         with running(attacker):
             outcomes = [one.split() for one in lines(victim, SEEDS)]
             alive(other, seed=3)

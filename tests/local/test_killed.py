@@ -16,7 +16,7 @@ from tests.api.support import PATIENCE_S, child, line, running
 from tests.local.peer import child_of_fork
 from tests.local.support import (
     LONG_BYTES,
-    MODES,
+    WAYS,
     agree,
     alive,
     dialled,
@@ -25,6 +25,7 @@ from tests.local.support import (
     message,
     returns_to,
     served,
+    variables_of,
     words,
 )
 from tests.stopping import stopped
@@ -120,7 +121,7 @@ def surviving(mode: str) -> Iterator[tuple[Endpoint, bytes]]:
     assert descendants(os.getpid()) == children
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_kill__fails_what_moves_and_nothing_else(mode: str, direction: str) -> None:
     with surviving(mode) as (endpoint, _):
@@ -149,7 +150,7 @@ def told(connection: Connection, peer: Any) -> None:
         requests[-1].wait(0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 def test_kill__is_told_to_requests_that_nobody_waits_for(mode: str) -> None:
     with (
         surviving(mode) as (endpoint, _),
@@ -171,7 +172,7 @@ def through_a_stop(connection: Connection, direction: str, count: int, pid: int)
         check_content(direction, number, memory)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_stop__everything_arrives_after_it(mode: str, direction: str) -> None:
     count = 6
@@ -184,12 +185,12 @@ def test_stop__everything_arrives_after_it(mode: str, direction: str) -> None:
         assert line(peer) == "all"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_stop__for_longer_than_the_knob_ends_the_connection(mode: str, direction: str) -> None:
     limits = {"silence": "1s", "stall": "2s"}
     with (
-        running(child("silent", WEFT_LOCAL=mode)) as peer,
+        running(child("silent", **variables_of(mode))) as peer,
         dialled(bytes.fromhex(line(peer)), mode, peer_timeout=limits) as connection,
     ):
         assert line(peer) == "accepted"
@@ -201,7 +202,7 @@ def test_stop__for_longer_than_the_knob_ends_the_connection(mode: str, direction
             connection.check()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_exec__no_message_has_wrong_bytes(mode: str, direction: str) -> None:
     with surviving(mode) as (endpoint, _):
@@ -219,7 +220,7 @@ def test_exec__no_message_has_wrong_bytes(mode: str, direction: str) -> None:
                 assert peer.poll() is None  # the same process, with another program
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_fork__of_the_peer_changes_nothing(mode: str, direction: str) -> None:
     with surviving(mode) as (endpoint, _), served("forks", direction, mode=mode) as (peer, handle):
@@ -241,7 +242,7 @@ def test_fork__of_the_peer_changes_nothing(mode: str, direction: str) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WAYS)
 def test_fork__of_this_process_harms_nobody(mode: str) -> None:
     sizes = [8 << 20] * 12
     with served("exchanges", mode=mode) as (_, handle), dialled(handle, mode) as connection:

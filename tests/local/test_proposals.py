@@ -22,7 +22,7 @@ from transport import Endpoint
 from transport.endpoint.endpoint import Listener
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-MAGIC = 0x32304C5446455721.to_bytes(8, "little")  # native/local/segment.cc
+MAGIC = 0x33304C5446455721.to_bytes(8, "little")  # native/local/segment.cc
 TOKEN = b"sixteen bytes..."
 FEW = 12
 NUMBERS = itertools.count(1000)

@@ -25,8 +25,14 @@ bool is_local(Connection& connection) { return connection.counters().segments_se
 
 constexpr std::size_t kSizes[] = {0, 1, 15, 16, 17, 4096, 65'535, 65'536, 262'144, 262'145, 1'500'001};
 
-void exchange(LocalMode mode) {
-  Pair pair({}, false, mode);
+engine::Knobs with_copiers(std::int64_t count) {
+  engine::Knobs knobs;
+  knobs.copiers = count;
+  return knobs;
+}
+
+void exchange(LocalMode mode, std::int64_t copiers = 1) {
+  Pair pair(with_copiers(copiers), false, mode);
   std::vector<Bytes> sent, received;
   std::vector<engine::Request*> sends, receives;
   for (const std::size_t size : kSizes) {
@@ -52,8 +58,8 @@ void exchange(LocalMode mode) {
 }
 
 // Moves messages both ways from two threads that poll, as NCCL does.
-void poll_both_ways(LocalMode mode) {
-  Pair pair({}, false, mode);
+void poll_both_ways(LocalMode mode, std::int64_t copiers = 1) {
+  Pair pair(with_copiers(copiers), false, mode);
   constexpr int kRounds = 60;
   const bool done = test::on_connections(&pair, 2, [](Connection& here, Connection& there) {
     std::atomic<int> wrong{0};
@@ -89,8 +95,8 @@ void poll_both_ways(LocalMode mode) {
 }
 
 // Closes one end while long messages move, and looks whether any buffer changes after its request has ended.
-void close_in_the_middle(LocalMode mode) {
-  Pair pair({}, false, mode);
+void close_in_the_middle(LocalMode mode, std::int64_t copiers = 1) {
+  Pair pair(with_copiers(copiers), false, mode);
   for (int round = 0; round < 12; ++round) {
     pair.connect();
     Bytes sent = pattern(3'000'000, static_cast<std::uint32_t>(round)), received(sent.size(), 0xEE);
@@ -118,6 +124,31 @@ TEST(port__polling_callers_move_both_ways) { poll_both_ways(LocalMode::automatic
 TEST(port__polling_callers_move_both_ways_through_the_ring) { poll_both_ways(LocalMode::ring); }
 TEST(port__nothing_is_written_after_a_close) { close_in_the_middle(LocalMode::automatic); }
 TEST(port__nothing_is_written_after_a_close_of_the_ring) { close_in_the_middle(LocalMode::ring); }
+
+TEST(port__messages_of_all_sizes_arrive_from_several_copiers) { exchange(LocalMode::automatic, 3); }
+TEST(port__polling_callers_move_both_ways_with_several_copiers) { poll_both_ways(LocalMode::automatic, 3); }
+TEST(port__nothing_is_written_after_a_close_by_several_copiers) { close_in_the_middle(LocalMode::automatic, 3); }
+
+// So many messages that some go the other way than the rest, for comparison.
+TEST(port__messages_that_are_lent_and_not_lent_take_turns) {
+  Pair pair(with_copiers(2), false, LocalMode::automatic);
+  constexpr std::size_t kCount = 200, kBytes = 150'000, kFlight = 8;
+  Bytes sent = pattern(kBytes + kCount, 7);
+  std::vector<Bytes> received(kFlight, Bytes(kBytes));
+  std::vector<engine::Request*> sends(kFlight), receives(kFlight);
+  for (std::size_t i = 0; i < kCount + kFlight; ++i) {
+    const std::size_t place = i % kFlight;
+    if (i >= kFlight) {
+      CHECK_EQUAL(finish(*pair.there, receives[place]), Status::ok);
+      CHECK_EQUAL(finish(*pair.here, sends[place]), Status::ok);
+      CHECK(std::equal(received[place].begin(), received[place].end(), sent.begin() + static_cast<long>(i - kFlight)));
+    }
+    if (i >= kCount) continue;
+    CHECK_EQUAL(pair.there->post_receive(received[place].data(), kBytes, 0, &receives[place]), Status::ok);
+    CHECK_EQUAL(pair.here->post_send(sent.data() + i, kBytes, 0, &sends[place]), Status::ok);
+  }
+  CHECK(is_local(*pair.here));
+}
 
 TEST(port__a_message_that_is_too_long_fails_both_ends) {
   Pair pair({}, false, LocalMode::automatic);
