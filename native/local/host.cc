@@ -2,6 +2,7 @@
 // SO_PEERCRED), so nothing that a peer claims decides whose memory is read.
 #include "native/local/host.h"
 
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -85,6 +86,15 @@ bool send_memory(int socket, const std::string& token, int memory) noexcept {
   return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(token.size());
 }
 
+// Lets other processes read the memory of this one where Yama forbids it (PR_SET_PTRACER; prctl(2)). A kernel without
+// Yama has no such call, and needs none.
+void permit_copies(engine::LocalMode mode) noexcept {
+  const bool any = mode == engine::LocalMode::ptracer_any;
+  if (!any && mode != engine::LocalMode::ptracer_parent) return;
+  const auto whom = any ? PR_SET_PTRACER_ANY : static_cast<unsigned long>(::getppid());
+  if (whom != 0) static_cast<void>(::prctl(PR_SET_PTRACER, whom, 0, 0, 0));
+}
+
 // What a side tells the other about itself.
 void introduce(Side* side) noexcept {
   const Mark& mark = own_mark();
@@ -120,6 +130,7 @@ Host::Host(const engine::Knobs& knobs, std::size_t movers)
       patience_ns_(knobs.handshake_timeout_ns),
       unmapped_(unmapped_user()),
       crew_(std::make_shared<Crew>(copiers_of(knobs) - 1, knobs.spin_ns)) {
+  permit_copies(knobs.local);
   for (std::size_t i = 0; i < movers; ++i) movers_.push_back(std::make_unique<Mover>(knobs.spin_ns));
 }
 
@@ -336,9 +347,19 @@ bool Host::join(std::unique_ptr<Half> half, std::uint64_t session,
   port->attach(connection);
   if (!mover->add(port)) return false;
   if (port->copies()) crew_->start();
+  if (lends_ && port->copy_error() == EPERM) note_unreadable(*port, connection->peer_address());
   joined_.push_back({session, port});
   connection->use_port(port);
   return true;
+}
+
+void Host::note_unreadable(const Port& port, const std::string& peer) {
+  unreadable_log_.log(
+      engine::now_ns(), engine::LogLevel::info,
+      peer + ", process " + std::to_string(port.process()) +
+          " of this host, does not let this one read its memory (process_vm_readv: " + std::strerror(EPERM) +
+          "): its long messages pass through the ring, which copies them twice; if kernel.yama.ptrace_scope is 1 here, "
+          "WEFT_LOCAL=ptracer_parent or ptracer_any in that process permits it");
 }
 
 std::vector<std::uint64_t> Host::stuck() {

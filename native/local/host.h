@@ -11,6 +11,7 @@
 
 #include "native/engine/connection.h"
 #include "native/engine/knobs.h"
+#include "native/engine/log_limit.h"
 #include "native/local/crew.h"
 #include "native/local/mover.h"
 #include "native/local/port.h"
@@ -82,6 +83,7 @@ class Host {
   bool make_room() noexcept;
   void turn_away(Guest* guest, std::string why);
   std::string why_missing(const std::string& token) const;
+  void note_unreadable(const Port& port, const std::string& peer);
   bool read(Guest* guest);
   void dismiss(Guest* guest) noexcept;
 
@@ -96,6 +98,7 @@ class Host {
   std::vector<Joined> joined_;
   std::vector<std::unique_ptr<Mover>> movers_;
   const std::shared_ptr<Crew> crew_;
+  engine::LogLimit unreadable_log_;
   std::size_t next_mover_ = 0;
   std::atomic<const char*> aside_{nullptr};
 };

@@ -10,7 +10,10 @@ namespace weft::local {
 bool PeerMemory::open(const Side& peer) noexcept {
   mark_address_ = peer.mark_address.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < mark_.words.size(); ++i) mark_.words[i] = peer.mark[i].load(std::memory_order_relaxed);
-  return process_ > 0 && mark_address_ != 0 && copy(nullptr, 0, 0) == Copied::whole;
+  if (process_ <= 0 || mark_address_ == 0) return false;
+  const Copied copied = copy(nullptr, 0, 0);
+  if (copied == Copied::unreadable) error_ = errno;
+  return copied == Copied::whole;
 }
 
 PeerMemory::Copied PeerMemory::copy(void* to, std::uint64_t address, std::uint64_t bytes) const noexcept {

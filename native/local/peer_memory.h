@@ -15,6 +15,7 @@ class PeerMemory {
   explicit PeerMemory(pid_t process) noexcept : process_(process) {}
   // Learns where the peer's mark is. True: this process may copy out of the peer.
   bool open(const Side& peer) noexcept;
+  int error() const noexcept { return error_; }  // of the system call, if open() has returned false for its sake
   enum class Copied {
     whole,
     unreadable,  // with errno: the process has no such memory, or the kernel does not let this process read it
@@ -27,6 +28,7 @@ class PeerMemory {
   const pid_t process_;
   std::uint64_t mark_address_ = 0;
   Mark mark_;
+  int error_ = 0;
 };
 
 }  // namespace weft::local

@@ -63,6 +63,8 @@ class Port final : public engine::MessagePort,
   const char* name() const noexcept override { return "local"; }
   // Whether this process can copy out of the other one.
   bool copies() const noexcept { return copies_; }
+  int copy_error() const noexcept { return peer_.error(); }  // why not (errno); 0: it can, or has not tried
+  pid_t process() const noexcept { return half_->process; }
   // A device has copied what the peer lent.
   void on_taken(std::uint64_t turn, Status status) noexcept override;
   // Whether a message waits for the peer, and none has moved since the last call. For the control loop.
