@@ -101,17 +101,25 @@ COLUMNS = (
 Array = np.ndarray[Any, Any]
 
 
-def kinds(what: str) -> list[Kind]:
-    """The contenders of a part of the benchmark: stream, loops, polling, asleep or open."""
+def kinds(what: str, copiers: Sequence[int] = ()) -> list[Kind]:
+    """The contenders of a part of the benchmark: stream, loops, polling, asleep or open.
+
+    copiers: of further contenders in streams, which copy each long message with so many threads.
+    """
     poll = {"poll": ASLEEP} if what == "asleep" else {}
-    base: Config = {"interfaces": "lo", "engines": 1, **poll}
+    base: Config = {"interfaces": "lo", "engines": 1, "local": LOCAL[WEFT], **poll}
     made = [Kind(name, {**base, "local": local}) for name, local in LOCAL.items()]
     if what == "stream":
-        return [*made, *STREAMS]
+        more = [Kind(with_copiers(n), {**base, "poll": {"copiers": n}}) for n in copiers]
+        return [*made, *more, *STREAMS]
     if what == "open":
         return [*made, Kind(TCP)]
     spins = what in ("loops", "polling")
     return [*made, Kind(f"{TCP} spins", spins=True) if spins else Kind(f"{TCP} blocks")]
+
+
+def with_copiers(count: int) -> str:
+    return f"{WEFT}, {count} copier{'s' if count > 1 else ''}"
 
 
 def cells(buffer_bytes: int) -> list[tuple[int, int]]:
@@ -351,8 +359,10 @@ PARTS: dict[str, Callable[[Kind, Config], Iterator[Config]]] = {
 }
 
 
-def measure(repeats: int, parts: Sequence[str], settings: Config) -> Iterator[Config]:
-    runs = {f"{what}: {kind.name}": (what, kind) for what in parts for kind in kinds(what)}
+def measure(
+    repeats: int, parts: Sequence[str], settings: Config, copiers: Sequence[int] = ()
+) -> Iterator[Config]:
+    runs = {f"{what}: {kind.name}": (what, kind) for what in parts for kind in kinds(what, copiers)}
     for round_, name in rounds(repeats, list(runs)):
         what, kind = runs[name]
         for row in PARTS[what](kind, settings):
@@ -462,6 +472,17 @@ def said_of_calls(found: Sequence[Config]) -> Iterator[str]:
         yield f"8 B, polling: the calls of an exchange, if its answer waits: {', '.join(taken)}"
 
 
+def said_of_copiers(found: Sequence[Config]) -> Iterator[str]:
+    """What streams of long messages reach with other numbers of threads."""
+    for row in found:
+        if row["contender"].startswith(f"{WEFT}, ") and row["size_bytes"] >= HOT_BYTES:
+            yield (
+                f"{binary_text(row['size_bytes'])} of {binary_text(row['buffer_bytes'])}, "
+                f"{row['contender']}: {row['rate_bytes_per_s'] / 1e9:.3g} GB/s, "
+                f"{row['cpu_s_per_gbyte']:.3g} CPU s/GB"
+            )
+
+
 @click.command("local")
 @click.option(
     "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Interleaved rounds."
@@ -490,8 +511,20 @@ def said_of_calls(found: Sequence[Config]) -> Iterator[str]:
 @click.option(
     "--opens", default=256, show_default=True, type=click.IntRange(1, 4_096), help="Connections."
 )
+@click.option(
+    "--copiers",
+    multiple=True,
+    type=click.IntRange(1, 8),
+    help="Further contenders in streams, which copy with so many threads (WEFT_POLL=copiers).",
+)
 @json_option
-def command(repeats: int, only: tuple[str, ...], json_path: str | None, **settings: int) -> None:
+def command(
+    repeats: int,
+    only: tuple[str, ...],
+    copiers: tuple[int, ...],
+    json_path: str | None,
+    **settings: int,
+) -> None:
     """Measures two processes of one host, through shared memory, over the network and over TCP.
 
     Streams of 64 KB, 1 MB and 16 MB out of and into a buffer that caches do not hold, and of 1 MB
@@ -503,7 +536,7 @@ def command(repeats: int, only: tuple[str, ...], json_path: str | None, **settin
     others = Others()
     rows: list[Config] = []
     with interruptible() as cut:
-        rows.extend(measure(repeats, only or tuple(PARTS), settings))
+        rows.extend(measure(repeats, only or tuple(PARTS), settings, copiers))
     summary = summarised(rows, KEYS, MEASURES) if rows else []
     ratios = list(compared(summary, rows))
     found = document(
@@ -525,6 +558,7 @@ def command(repeats: int, only: tuple[str, ...], json_path: str | None, **settin
         "measured: weft's median over TCP's; rounds: the least and the largest ratio of a round; "
         "best: weft's best round over TCP's best",
         *said_of_calls(summary),
+        *said_of_copiers(summary),
         f"{environment['cpu']}, {environment['cores']} cores; weft {environment['weft']}, commit "
         f"{environment['commit']}",
         f"load {others.load:.2f} before the run; other programs used "

@@ -40,6 +40,17 @@ def test_local__all_parts_of_all_contenders() -> None:
         assert (row["wanted"] is not None) == judged
 
 
+def test_local__more_copiers_are_contenders_of_streams_alone() -> None:
+    more = {"weft, 1 copier", "weft, 3 copiers"}
+    assert more == {one.name for one in local.kinds("stream", (1, 3))} - {
+        one.name for one in local.kinds("stream")
+    }
+    assert local.kinds("loops", (1, 3)) == local.kinds("loops")
+    row = {"contender": "weft, 3 copiers", "size_bytes": 1 << 20, "buffer_bytes": 1 << 28}
+    (said,) = local.said_of_copiers([row | {"rate_bytes_per_s": 1e10, "cpu_s_per_gbyte": 0.2}])
+    assert said == "1 MiB of 256 MiB, weft, 3 copiers: 10 GB/s, 0.2 CPU s/GB"
+
+
 def test_local__the_table_names_the_setting_of_tcp() -> None:
     done = run("--only", "asleep")
     assert done.exit_code == 0, done.output
