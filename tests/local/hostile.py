@@ -161,9 +161,11 @@ ATTACKS = (positions, sizes, addresses, introductions, holes, loans, everything)
 def wake() -> None:
     """Sends the byte that wakes the other process."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-            if (one.family, one.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-                one.send(b"\0")
+        with contextlib.suppress(OSError):  # no socket, or closed meanwhile
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    if (one.family, one.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+                        one.send(b"\0")
 
 
 def until_ended(memory: Memory) -> None:
