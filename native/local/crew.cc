@@ -18,13 +18,14 @@ namespace weft::local {
 namespace {
 
 constexpr std::size_t kHelpersMax = 7;
-constexpr std::uint64_t kHelpedBytes = 256 * 1024;  // shorter copies are over before a helper has woken up
+constexpr std::uint64_t kHelpedBytes = 256 * 1024;  // for each helper; less is over before one has woken up
 constexpr std::uint64_t kPieceBytesMin = 64 * 1024, kPieceBytesMax = 256 * 1024;
 constexpr std::uint64_t kPiecesEach = 4;  // about as many pieces as that for each thread
 constexpr std::int64_t kIdleShare = 8;    // a helper looks for work for no more than this part of its last work
 constexpr int kLooks = 2'000;             // at helpers that finish their pieces, before the thread sleeps
 constexpr std::uint32_t kVainMax = 8;     // help is asked for at least once in 2^8 copies
-constexpr std::int64_t kStopPatienceNs = 1'000'000'000;
+constexpr std::int64_t kStopPatienceNs = 1'000'000'000, kStopNapNs = 1'000'000;
+constexpr std::int64_t kForeverNs = 3'600'000'000'000;
 
 }  // namespace
 
@@ -39,8 +40,8 @@ struct Crew::Job {
   const PeerMemory* peer = nullptr;
   std::uint8_t* to = nullptr;
   std::uint64_t address = 0, bytes = 0, piece_bytes = 0;
-  std::atomic<std::uint64_t> next{0};               // the first byte that no thread has taken
-  std::atomic<std::uint64_t> copied{0}, helped{0};  // by the thread that asked, and by others
+  std::atomic<std::uint64_t> next{0};    // the first byte that no thread has taken
+  std::atomic<std::uint64_t> helped{0};  // bytes that helpers have copied
   std::atomic<PeerMemory::Copied> outcome{PeerMemory::Copied::whole};
   std::atomic<int> error{0};
   std::atomic<std::int32_t> busy{0};  // helpers that have not left it; a futex
@@ -70,11 +71,14 @@ void Crew::start() noexcept {
 
 void Crew::stop() noexcept {
   if (!started_.load() || stopping_.exchange(true)) return;
-  for (const auto& helper : helpers_) engine::futex_wake_all(&helper->state);
   const std::int64_t until_ns = engine::now_ns() + kStopPatienceNs;
   std::int64_t left_ns = kStopPatienceNs;
-  for (std::int32_t running = 0; (running = running_.load()) != 0 && left_ns > 0; left_ns = until_ns - engine::now_ns())
-    engine::futex_wait(&running_, running, std::min<std::int64_t>(left_ns, 10'000'000));
+  for (std::int32_t running = 0; (running = running_.load()) != 0 && left_ns > 0;
+       left_ns = until_ns - engine::now_ns()) {
+    // Again and again: a thread may be about to sleep.
+    for (const auto& helper : helpers_) engine::futex_wake_all(&helper->state);
+    engine::futex_wait(&running_, running, std::min(left_ns, kStopNapNs));
+  }
   for (const auto& helper : helpers_) {
     if (helper->thread.joinable()) running_.load() == 0 ? helper->thread.join() : helper->thread.detach();
   }
@@ -103,7 +107,7 @@ bool Crew::await_offer(Helper* helper, std::int64_t patience_ns) noexcept {
   while (!offered() && !stopping_.load()) {
     const std::int32_t state = helper->state.load(std::memory_order_seq_cst);
     if (kind(state) == kOffered || stopping_.load()) break;
-    engine::futex_wait(&helper->state, state, kStopPatienceNs);
+    engine::futex_wait(&helper->state, state, kForeverNs);
   }
   helper->asleep.store(false, std::memory_order_seq_cst);
   return !stopping_.load();
@@ -115,7 +119,7 @@ std::int64_t Crew::work(Helper* helper) noexcept {
   if (kind(state) != kOffered || !helper->state.compare_exchange_strong(state, with(state, kWorking))) return 0;
   Job* const job = helper->job;
   const std::int64_t begin_ns = engine::now_ns();
-  copy_pieces(job, &job->helped);
+  job->helped.fetch_add(copy_pieces(job), std::memory_order_relaxed);
   const std::int64_t worked_ns = engine::now_ns() - begin_ns;
   helper->state.store(with(state, kIdle), std::memory_order_seq_cst);
   // From the next line on the job may be gone. Its address still serves to wake the thread that waits there.
@@ -124,18 +128,21 @@ std::int64_t Crew::work(Helper* helper) noexcept {
   return worked_ns;
 }
 
-void Crew::copy_pieces(Job* job, std::atomic<std::uint64_t>* copied) noexcept {
+// Copies pieces that no other thread has taken, and returns how many bytes.
+std::uint64_t Crew::copy_pieces(Job* job) noexcept {
   using Copied = PeerMemory::Copied;
+  std::uint64_t copied = 0;
   while (job->outcome.load(std::memory_order_relaxed) == Copied::whole) {
     const std::uint64_t at = job->next.fetch_add(job->piece_bytes, std::memory_order_relaxed);
-    if (at >= job->bytes) return;
+    if (at >= job->bytes) break;
     const std::uint64_t bytes = std::min(job->piece_bytes, job->bytes - at);
     const Copied outcome = job->peer->copy(job->to + at, job->address + at, bytes);
     const int why = errno;
-    copied->fetch_add(bytes, std::memory_order_relaxed);
+    copied += bytes;
     Copied whole = Copied::whole;
     if (outcome != Copied::whole && job->outcome.compare_exchange_strong(whole, outcome)) job->error.store(why);
   }
+  return copied;
 }
 
 bool Crew::offer_to(Helper* helper, Job* job, std::int32_t* offered) noexcept {
@@ -154,7 +161,7 @@ bool Crew::offer_to(Helper* helper, Job* job, std::int32_t* offered) noexcept {
 void Crew::await_helpers(Job* job) noexcept {
   for (int look = 0; look < kLooks && job->busy.load(std::memory_order_acquire) != 0; ++look) engine::relax();
   for (std::int32_t busy = 0; (busy = job->busy.load(std::memory_order_acquire)) != 0;)
-    engine::futex_wait(&job->busy, busy, kStopPatienceNs);
+    engine::futex_wait(&job->busy, busy, kForeverNs);
 }
 
 bool Crew::is_worth_asking() noexcept {
@@ -176,19 +183,24 @@ void Crew::on_help(std::uint64_t bytes, std::uint64_t helped_bytes) noexcept {
 }
 
 PeerMemory::Copied Crew::copy(const PeerMemory& peer, void* to, std::uint64_t address, std::uint64_t bytes) noexcept {
-  if (helpers_.empty() || bytes < kHelpedBytes || stopping_.load(std::memory_order_relaxed) || !is_worth_asking())
+  const std::size_t helpers = std::min<std::size_t>(helpers_.size(), bytes / kHelpedBytes);
+  if (helpers == 0 || stopping_.load(std::memory_order_relaxed) || !is_worth_asking())
     return peer.copy(to, address, bytes);
   Job job;
   job.peer = &peer;
   job.to = static_cast<std::uint8_t*>(to);
   job.address = address;
   job.bytes = bytes;
-  const std::uint64_t even = bytes / (kPiecesEach * (helpers_.size() + 1)) / kPieceBytesMin * kPieceBytesMin;
+  const std::uint64_t even = bytes / (kPiecesEach * (helpers + 1)) / kPieceBytesMin * kPieceBytesMin;
   job.piece_bytes = std::clamp(even, kPieceBytesMin, kPieceBytesMax);
   std::array<std::int32_t, kHelpersMax> offers{};
   std::array<bool, kHelpersMax> asked{};
-  for (std::size_t i = 0; i < helpers_.size(); ++i) asked[i] = offer_to(helpers_[i].get(), &job, &offers[i]);
-  copy_pieces(&job, &job.copied);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < helpers_.size() && count < helpers; ++i) {
+    asked[i] = offer_to(helpers_[i].get(), &job, &offers[i]);
+    count += asked[i] ? 1 : 0;
+  }
+  static_cast<void>(copy_pieces(&job));
   for (std::size_t i = 0; i < helpers_.size(); ++i) {
     std::int32_t offered = offers[i];  // withdrawn unless the helper has taken it
     if (!asked[i] || !helpers_[i]->state.compare_exchange_strong(offered, with(offered, kIdle))) continue;

@@ -51,7 +51,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
   void run(Helper* helper) noexcept;
   bool await_offer(Helper* helper, std::int64_t patience_ns) noexcept;
   static std::int64_t work(Helper* helper) noexcept;
-  static void copy_pieces(Job* job, std::atomic<std::uint64_t>* copied) noexcept;
+  static std::uint64_t copy_pieces(Job* job) noexcept;
   static bool offer_to(Helper* helper, Job* job, std::int32_t* offered) noexcept;
   static void await_helpers(Job* job) noexcept;
   bool is_worth_asking() noexcept;
