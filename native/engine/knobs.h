@@ -21,7 +21,7 @@ enum class DatapathKind : std::int32_t { WEFT_DATAPATHS(WEFT_NAME) automatic };
 #undef WEFT_NAME
 #define WEFT_WORD(name) #name "|"
 enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
-enum class LocalMode : std::int32_t { automatic, ptracer_parent, ptracer_any, ring, off };
+enum class LocalMode : std::int32_t { automatic, parent, any, ring, off };
 enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
@@ -42,12 +42,12 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   CHOICE(datapath, operator, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                         \
     "What moves the data: UDP sockets, RDMA queue pairs, UDP through AF_XDP past the kernel's stack; auto: queue pairs " \
     "where a device works, UDP sockets otherwise")                                                                    \
-  CHOICE(local, operator, LocalMode, automatic, "auto|ptracer_parent|ptracer_any|ring|off", "auto,ring",              \
+  CHOICE(local, operator, LocalMode, automatic, "auto|parent|any|ring|off", "auto,ring",                                \
     "Messages between processes of one host and user pass through shared memory instead of the network; auto: long "  \
-    "ones are copied once where the kernel allows it; ptracer_parent, ptracer_any: as auto, and where Yama forbids "  \
-    "that, this process permits its parent and all that descend from it, or every process of its user, to trace it, " \
-    "which lets them read its memory; ring: long ones are copied twice, too. Policies, paths, faults and plans play " \
-    "no part there, so that a knob that sets one of them turns it off")                                               \
+    "ones are copied once where the kernel allows it; parent, any: as auto, and where Yama forbids that, this "       \
+    "process permits its parent and all that descend from it, or any process of its user, to trace it, which lets "   \
+    "them read its memory; ring: long ones are copied twice, too. Policies, paths, faults and plans play no part "    \
+    "there, so that a knob that sets one of them turns it off")                                                       \
   TEXT(rdma_devices, operator, "", "",                                                                                \
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
     "device; empty: what NCCL_IB_HCA says, else every active RoCE or InfiniBand port")                                \

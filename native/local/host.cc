@@ -89,8 +89,8 @@ bool send_memory(int socket, const std::string& token, int memory) noexcept {
 // Lets other processes read the memory of this one where Yama forbids it (PR_SET_PTRACER; prctl(2)). A kernel without
 // Yama has no such call, and needs none.
 void permit_copies(engine::LocalMode mode) noexcept {
-  const bool any = mode == engine::LocalMode::ptracer_any;
-  if (!any && mode != engine::LocalMode::ptracer_parent) return;
+  const bool any = mode == engine::LocalMode::any;
+  if (!any && mode != engine::LocalMode::parent) return;
   const auto whom = any ? PR_SET_PTRACER_ANY : static_cast<unsigned long>(::getppid());
   if (whom != 0) static_cast<void>(::prctl(PR_SET_PTRACER, whom, 0, 0, 0));
 }
@@ -359,7 +359,7 @@ void Host::note_unreadable(const Port& port, const std::string& peer) {
       peer + ", process " + std::to_string(port.process()) +
           " of this host, does not let this one read its memory (process_vm_readv: " + std::strerror(EPERM) +
           "): its long messages pass through the ring, which copies them twice; if kernel.yama.ptrace_scope is 1 here, "
-          "WEFT_LOCAL=ptracer_parent or ptracer_any in that process permits it");
+          "WEFT_LOCAL=parent or any in that process permits it");
 }
 
 std::vector<std::uint64_t> Host::stuck() {

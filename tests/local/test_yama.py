@@ -1,4 +1,4 @@
-"""Tests WEFT_LOCAL=ptracer_parent and ptracer_any where Yama forbids to read a sibling's memory.
+"""Tests WEFT_LOCAL=parent and any where Yama forbids to read a sibling's memory.
 
 Yama is a fake (fake_yama.c): few hosts of tests have the real one, and only root can set it.
 """
@@ -64,7 +64,7 @@ def copies_of(handle: bytes, mode: str, fake: dict[str, str]) -> tuple[list[int]
     return [int(word) for word in said.split()], errors
 
 
-ALL = ("auto", "ptracer_parent", "ptracer_any")
+ALL = ("auto", "parent", "any")
 
 
 @pytest.mark.parametrize("there", ALL)
@@ -76,24 +76,22 @@ def test_yama__each_end_permits_copies_of_its_own_memory(
     with served("exchanges", mode=there, WEFT_LOG_LEVEL="info", **fake) as (peer, handle):
         copies, errors = copies_of(handle, here, fake)
         assert copies == [there != "auto", here != "auto"]
-        assert ("WEFT_LOCAL=ptracer_parent or ptracer_any in that process" in errors) == (
-            there == "auto"
-        )
+        assert ("WEFT_LOCAL=parent or any in that process" in errors) == (there == "auto")
         if here == "auto":
             said = Log(peer).take("does not let this one read its memory")
             assert "Operation not permitted" in said
             assert "its long messages pass through the ring" in said
 
 
-@pytest.mark.parametrize("mode", ["ptracer_parent", "ptracer_any"])
+@pytest.mark.parametrize("mode", ["parent", "any"])
 def test_yama__a_process_of_another_parent_needs_any(mode: str, fake: dict[str, str]) -> None:
     """The listener's parent is one that this process started; the dialler's is this one."""
     if shutil.which("unshare") is None:
         pytest.skip("there is no unshare(1)")
     launcher = ("unshare", "--fork", "--kill-child", "--")  # into no namespace
     with served("exchanges", mode=mode, launcher=launcher, **fake) as (_, handle):
-        copies, _ = copies_of(handle, "ptracer_any", fake)
-        assert copies == [mode == "ptracer_any", True]
+        copies, _ = copies_of(handle, "any", fake)
+        assert copies == [mode == "any", True]
 
 
 def test_yama__nothing_is_permitted_by_itself(fake: dict[str, str]) -> None:
