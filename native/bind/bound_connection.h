@@ -127,7 +127,7 @@ class BoundConnection {
   // Counters of the open connection, or their last values if it is closed: they never decrease.
   engine::ConnectionCounters counters() const {
     std::shared_ptr<message::Connection> connection = counted_;
-    if (connection == nullptr) return last_counters_;
+    if (connection == nullptr) return last_counters_ == nullptr ? engine::ConnectionCounters{} : *last_counters_;
     if (forked()) return {};  // a forked child has no engines
     const Unlocked others_run;
     engine::ConnectionCounters read = connection->counters();
@@ -181,10 +181,10 @@ class BoundConnection {
 
   void keep_counters() noexcept {
     try {
-      engine::ConnectionCounters last;
+      std::unique_ptr<engine::ConnectionCounters> last;
       {
         const Unlocked others_run;
-        last = counted_->counters();
+        last = std::make_unique<engine::ConnectionCounters>(counted_->counters());
       }
       last_counters_ = std::move(last);
     } catch (const std::bad_alloc&) {  // out of memory: counters() will return zeros
@@ -215,7 +215,7 @@ class BoundConnection {
   std::shared_ptr<Home> home_;
   std::shared_ptr<message::Connection> connection_;
   std::shared_ptr<message::Connection> counted_;  // the connection, until its counters are in last_counters_
-  engine::ConnectionCounters last_counters_;
+  std::unique_ptr<engine::ConnectionCounters> last_counters_;  // null: none are kept
   Lane lanes_[2];
   DeviceLane device_lane_;
 };

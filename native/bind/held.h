@@ -163,17 +163,20 @@ class Posted {
     return connection.start(direction, std::move(buffer), &message_);
   }
   bool done() const { return message_ == nullptr || message_->done(); }
-  Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }
-  std::size_t bytes() const { return message_ == nullptr || !message_->done() ? 0 : message_->bytes(); }
+  Status status() const { return message_ == nullptr ? status_ : message_->status(); }
+  std::size_t bytes() const { return message_ == nullptr ? bytes_ : message_->done() ? message_->bytes() : 0; }
   // Bytes transferred if the request succeeded; -1 until it is done; -2 minus the status code if it failed.
   std::int64_t outcome() {
     if (!settled()) return -1;
     if (const Status result = status(); result != Status::ok) return -2 - code(result);
     return static_cast<std::int64_t>(bytes());
   }
-  // Whether the request is done. If so, drops its references to its memory and to the endpoint.
+  // Whether the request is done. If so, keeps the result only.
   bool settled() {
     if (!done()) return false;
+    status_ = status();
+    bytes_ = bytes();
+    message_.reset();
     buffer_.reset();
     memory_.reset();
     home_.reset();
@@ -191,12 +194,13 @@ class Posted {
     // Keeps the endpoint alive, because this thread runs the loops of its engines: meanwhile another thread may see
     // that the request is done, drop the request's reference and close the endpoint.
     const std::shared_ptr<Home> home = home_;
+    const std::shared_ptr<message::HostMessage> message = message_;
     if (home->forked()) return Status::forked_child;
     bool interrupted = false, polls = true;
     const Status result = wait_in_slices(
-        timeout_ns, [this] { return message_->done(); },
+        timeout_ns, [&] { return message->done(); },
         [&](std::int64_t slice_ns) {
-          return std::exchange(polls, false) ? message_->wait(slice_ns) : message_->sleep(slice_ns);
+          return std::exchange(polls, false) ? message->wait(slice_ns) : message->sleep(slice_ns);
         },
         &interrupted);
     settled();
@@ -208,7 +212,9 @@ class Posted {
   std::shared_ptr<Home> home_;
   std::shared_ptr<const void> buffer_;  // the memory of the message: one or more Buffer objects, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
-  std::shared_ptr<message::HostMessage> message_;
+  std::shared_ptr<message::HostMessage> message_;  // null: the request has not begun, or its result is kept below
+  Status status_ = Status::ok;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace weft::bind

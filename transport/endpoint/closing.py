@@ -9,6 +9,8 @@ from typing import Self
 class Closes(ABC):
     """A context manager that calls close() on exit."""
 
+    __slots__ = ()
+
     @abstractmethod
     def close(self) -> None:
         """Closes the object; may be called more than once."""
@@ -22,6 +24,8 @@ class Closes(ABC):
 
 class AsyncCloses(Closes):
     """Like Closes, also for `async with`; close() must not block on the network."""
+
+    __slots__ = ()
 
     async def __aenter__(self) -> Self:
         return self

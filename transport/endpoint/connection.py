@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transport import native
 from transport.endpoint.buffers import Buffer
@@ -115,6 +116,20 @@ class Request:
         return self._request.nbytes
 
 
+class _Names(NamedTuple):
+    """A peer's address, and what errors of its messages begin with."""
+
+    peer: str
+    send: str
+    receive: str
+
+
+# Connections to the same peer share the texts, which are made once rather than for each message.
+@lru_cache(maxsize=256)
+def _names_of(peer: str) -> _Names:
+    return _Names(peer, f"send to {peer}", f"receive from {peer}")
+
+
 class Connection(AsyncCloses):
     """A reliable, ordered, bidirectional channel of messages to one peer.
 
@@ -135,6 +150,8 @@ class Connection(AsyncCloses):
     PyTorch, Numba or CUDA, or its handle. None: the stream that the array reports.
     """
 
+    __slots__ = ("__weakref__", "_closed", "_names", "_native", "_owner", "_reactor", "_runtime")
+
     def __init__(
         self,
         connection: native.Connection,
@@ -146,9 +163,7 @@ class Connection(AsyncCloses):
         self._runtime = runtime
         self._reactor = reactor
         self._owner = owner  # kept alive: an endpoint that is destroyed closes its connections
-        self._peer_address = connection.peer_address()
-        # What errors of messages begin with, made once rather than for each message.
-        self._names = (f"send to {self._peer_address}", f"receive from {self._peer_address}")
+        self._names = _names_of(connection.peer_address())
         self._closed = False
 
     # Asynchronous calls, which return a request.
@@ -300,7 +315,7 @@ class Connection(AsyncCloses):
     @property
     def peer_address(self) -> str:
         """The peer's address, as text."""
-        return self._peer_address
+        return self._names.peer
 
     @property
     def closed(self) -> bool:
@@ -314,7 +329,7 @@ class Connection(AsyncCloses):
             raise status
         code = self._native.health()
         if code != OK:
-            raise error_for(code, f"connection to {self._peer_address}")
+            raise error_for(code, f"connection to {self._names.peer}")
 
     @property
     def _checked(self) -> native.Connection:
@@ -368,11 +383,11 @@ class Connection(AsyncCloses):
         self._reactor.poke()
 
     def __repr__(self) -> str:
-        return f"<Connection {self._peer_address}{' closed' if self._closed else ''}>"
+        return f"<Connection {self._names.peer}{' closed' if self._closed else ''}>"
 
     @property
     def _gone(self) -> str:
-        return f"the connection to {self._peer_address} is closed"
+        return f"the connection to {self._names.peer} is closed"
 
     @staticmethod
     def _memory(max_bytes: int) -> bytearray:
@@ -400,7 +415,7 @@ class Connection(AsyncCloses):
         request = self._native.post_plain(buf, receive)
         if request is None:
             return None
-        name = self._names[receive]
+        name = self._names.receive if receive else self._names.send
         if isinstance(request, int):
             raise self._refused(name, request)
         return Request(self, name, request)
@@ -415,7 +430,7 @@ class Connection(AsyncCloses):
     def _start(self, part: Part, *, receive: bool) -> Request:
         if self._closed:
             raise ConnectionClosedError(self._gone)
-        name = self._names[receive]
+        name = self._names.receive if receive else self._names.send
         post = self._native.post_receive if receive else self._native.post_send
         try:
             if part.pieces:
