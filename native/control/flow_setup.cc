@@ -17,6 +17,10 @@ namespace {
 // How often a peer that has never answered is probed again after the probes at its opening: at a quarter and at half of
 // the silence limit. At the limit its session ends.
 constexpr std::uint32_t kAsksMax = 2;
+// How many indices of flows are reserved with one call to an engine.
+constexpr std::size_t kSpareFlows = 32;
+// getrandom() fills 256 bytes without being interrupted.
+constexpr std::size_t kTokensMax = 32;
 
 // Runs on the engine's thread. Releases a reserved peer that was never opened.
 void release_peer(engine::Engine* engine, std::uint32_t index) {
@@ -32,9 +36,18 @@ std::uint64_t number_of(std::uint32_t engine, std::uint32_t peer) noexcept {
 
 std::uint64_t random_token() noexcept {
   std::uint64_t token = 0;
-  while (::getrandom(&token, sizeof token, 0) != sizeof token || token == 0) {
-  }
+  random_tokens(&token, 1);
   return token;
+}
+
+void random_tokens(std::uint64_t* tokens, std::size_t count) noexcept {
+  while (count != 0) {
+    const std::size_t some = std::min(count, kTokensMax), bytes = some * sizeof *tokens;
+    if (::getrandom(tokens, bytes, 0) != static_cast<ssize_t>(bytes)) continue;
+    if (std::find(tokens, tokens + some, 0) != tokens + some) continue;
+    tokens += some;
+    count -= some;
+  }
 }
 
 // Runs on the engine's thread.
@@ -70,8 +83,35 @@ Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, Pee
   return engine::is_out_of_descriptors(problem) ? Status::out_of_descriptors : Status::system_error;
 }
 
+// Takes an index for a flow. Indices are reserved several at a time, because each call to an engine takes as long as
+// the rest of opening a connection.
+Status FlowSetup::take_spare(engine::Engine* engine, std::uint32_t* index) {
+  std::vector<std::uint32_t>& spare = spare_[engine->id()];
+  if (spare.empty()) {
+    spare.reserve(kSpareFlows);
+    engine->call([&] {
+      try {
+        std::uint32_t fresh = 0;
+        while (spare.size() < kSpareFlows && engine->stack().reserve_flow(&fresh) == Status::ok) {
+          spare.push_back(fresh);
+          engine->reserve_owner(fresh);
+        }
+      } catch (const std::bad_alloc&) {  // the last index has no owner's place
+        engine->stack().release_flow(spare.back());
+        spare.pop_back();
+      }
+    });
+  }
+  if (spare.empty()) return Status::out_of_memory;
+  *index = spare.back();
+  spare.pop_back();
+  return Status::ok;
+}
+
 Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
                           const std::vector<FlowPlan>& plans, std::vector<LocalFlow>* out, std::string* error) {
+  std::vector<std::uint64_t> tokens(plans.size());
+  random_tokens(tokens.data(), tokens.size());
   for (const FlowPlan& plan : plans) {
     LocalFlow flow;
     flow.engine = (*engines_)[plan.local_engine].get();
@@ -80,12 +120,13 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     flow.end.remote_engine = plan.remote_engine;
     const auto [place, fresh] = peers_.try_emplace(flow.key);
     Status status = Status::ok;
-    flow.engine->call([&] {
-      if (fresh) status = reserve_peer(flow.engine, device, &place->second, error);
-      if (status != Status::ok) return;
-      status = flow.engine->stack().reserve_flow(&flow.end.flow);
-      if (status != Status::ok && fresh) release_peer(flow.engine, place->second.index);
-    });
+    if (fresh) flow.engine->call([&] { status = reserve_peer(flow.engine, device, &place->second, error); });
+    if (status == Status::ok) {
+      status = take_spare(flow.engine, &flow.end.flow);
+      if (status != Status::ok && fresh) {
+        flow.engine->call([&] { release_peer(flow.engine, place->second.index); });
+      }
+    }
     if (status != Status::ok) {
       if (fresh) peers_.erase(place);
       give_back(*out);
@@ -97,7 +138,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     flow.end.peer = place->second.index;
     flow.end.peer_token = place->second.token;
     flow.end.params = place->second.params;
-    flow.end.flow_token = random_token();
+    flow.end.flow_token = tokens[out->size()];
     out->push_back(std::move(flow));
   }
   return Status::ok;
@@ -156,7 +197,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   telemetry::PeerPageRow* row = nullptr;
   if (page_ != nullptr) {
     row = page_->take_peer(local.engine->id(), addresses.empty() ? "" : addresses[0]);
-    if (row == nullptr) ++page_->process().counters.rows_refused;
+    if (row == nullptr) page_->process().counters.rows_refused.add_shared(1);
   }
   local.engine->call([&] {
     local.engine->name_peer(place.index, std::move(addresses));
@@ -190,22 +231,6 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   return status;
 }
 
-telemetry::FlowPageRow* FlowSetup::take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
-                                                 std::size_t stripes) noexcept {
-  if (page_ == nullptr) return nullptr;
-  telemetry::FlowPageRow* row = page_->take_flow();
-  if (row == nullptr) {
-    ++page_->process().counters.rows_refused;
-    return nullptr;
-  }
-  row->connection.set(static_cast<std::int64_t>(connection));
-  row->engine.set(flow.engine->id());
-  row->peer.set(page_->number_of(peers_.at(flow.key).row));
-  row->stripe.set(static_cast<std::int64_t>(stripe));
-  row->stripes.set(static_cast<std::int64_t>(stripes));
-  return row;
-}
-
 Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
                        const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
                        std::int64_t open_bytes, const std::string& peer_address, engine::Notifier* notifier,
@@ -235,39 +260,10 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   }
   auto core = std::make_shared<engine::ConnectionCore>(connection, refs, peer_address, reads_payload, notifier,
                                                        std::move(trace));
+  defer_flows(flows, policies, remote, core.get());
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {
-    core::FlowConfig config;
-    config.peer = flows[opened].end.peer;
-    config.remote_flow = remote.flows[opened].flow;
-    config.remote_token = remote.flows[opened].flow_token;
-    config.local_token = flows[opened].end.flow_token;
-    config.stripe = static_cast<std::uint8_t>(opened);
-    config.stripes = static_cast<std::uint8_t>(flows.size());
-    config.eager_bytes_max = remote.eager_bytes;
-    config.eager_slots_max = remote.eager_slots;
-    if (policies.window != nullptr) config.window = policies.window->choice();
-    if (policies.loss != nullptr) config.loss = policies.loss->choice();
-    if (policies.credit != nullptr) config.credit = policies.credit->choice();
-    config.own_credit = policies.own_credit;
-    config.passed = core->passed();
-    engine::Engine* engine = flows[opened].engine;
-    telemetry::FlowPageRow* row = take_flow_row(connection, flows[opened], opened, flows.size());
-    if (row != nullptr) config.counters = &row->counters;
-    engine->call([&] {
-      try {
-        status = engine->stack().open_flow(engine->time_ns(), flows[opened].end.flow, config);
-        if (status == Status::ok) engine->own_flow(flows[opened].end.flow, core);
-      } catch (const std::bad_alloc&) {
-        status = Status::out_of_memory;
-      }
-    });
-    if (status == Status::ok) {
-      PeerPlace& place = peers_.at(flows[opened].key);
-      --place.reserved;
-      ++place.flows;
-    }
-    if (status != Status::ok && row != nullptr) page_->give_back(row);
+    status = open_flow(flows[opened], opened, policies, remote, core);
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";
@@ -277,6 +273,58 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   }
   *out = std::move(core);
   return Status::ok;
+}
+
+// Short messages need the first flow only. The others are opened when a long message first has a stripe for them.
+void FlowSetup::defer_flows(const std::vector<LocalFlow>& flows, const engine::PolicySet& policies, const Open& remote,
+                            engine::ConnectionCore* core) {
+  if (flows.size() == 1) return;
+  std::vector<engine::ConnectionCore::DeferredEnd> ends;
+  ends.reserve(flows.size() - 1);
+  for (std::size_t i = 1; i < flows.size(); ++i) {
+    const FlowEnd &local = flows[i].end, &other = remote.flows[i];
+    ends.push_back({local.flow_token, other.flow_token, local.peer, other.flow});
+  }
+  core->defer_flows(std::move(ends), {remote.eager_bytes, remote.eager_slots},
+                    policies.any() ? std::make_unique<engine::PolicySet>(policies) : nullptr);
+}
+
+// Opens the flow of a stripe, or defers it, and makes the connection its owner.
+Status FlowSetup::open_flow(const LocalFlow& flow, std::size_t stripe, const engine::PolicySet& policies,
+                            const Open& remote, const std::shared_ptr<engine::ConnectionCore>& core) {
+  Status status = Status::ok;
+  if (stripe == core::kHomeFlow) {
+    status = open_home(flow, policies, remote, core);
+  } else if (!flow.engine->defer(flow.end.flow, flow.end.peer, core)) {
+    status = Status::out_of_memory;
+  }
+  if (status != Status::ok) return status;
+  PeerPlace& place = peers_.at(flow.key);
+  --place.reserved;
+  ++place.flows;
+  return status;
+}
+
+Status FlowSetup::open_home(const LocalFlow& flow, const engine::PolicySet& policies, const Open& remote,
+                            const std::shared_ptr<engine::ConnectionCore>& core) {
+  core::FlowConfig config;
+  config.peer = flow.end.peer;
+  config.remote_flow = remote.flows[core::kHomeFlow].flow;
+  config.remote_token = remote.flows[core::kHomeFlow].flow_token;
+  config.local_token = flow.end.flow_token;
+  config.stripe = core::kHomeFlow;
+  config.stripes = static_cast<std::uint8_t>(remote.flows.size());
+  config.eager_bytes_max = remote.eager_bytes;
+  config.eager_slots_max = remote.eager_slots;
+  config.passed = core->passed();
+  policies.put_into(&config);
+  engine::Engine* engine = flow.engine;
+  Status status = Status::ok;
+  engine->call([&] {
+    status = engine->stack().open_flow(engine->time_ns(), flow.end.flow, config);
+    if (status == Status::ok) engine->own_flow(flow.end.flow, core);
+  });
+  return status;
 }
 
 void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {

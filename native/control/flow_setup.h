@@ -121,8 +121,13 @@ class FlowSetup {
     if (session == 0) return {peers_.begin(), peers_.end()};
     return {peers_.lower_bound(PeerKey{.session = session}), peers_.lower_bound(PeerKey{.session = session + 1})};
   }
-  telemetry::FlowPageRow* take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
-                                        std::size_t stripes) noexcept;
+  static void defer_flows(const std::vector<LocalFlow>& flows, const engine::PolicySet& policies, const Open& remote,
+                          engine::ConnectionCore* core);
+  Status take_spare(engine::Engine* engine, std::uint32_t* index);
+  Status open_home(const LocalFlow& flow, const engine::PolicySet& policies, const Open& remote,
+                   const std::shared_ptr<engine::ConnectionCore>& core);
+  Status open_flow(const LocalFlow& flow, std::size_t stripe, const engine::PolicySet& policies, const Open& remote,
+                   const std::shared_ptr<engine::ConnectionCore>& core);
 
   // Payload checksums are on by default for UDP sockets, because a middlebox may damage the payload and then repair the
   // UDP checksum. Queue pairs have a CRC that no middlebox recomputes.
@@ -136,6 +141,7 @@ class FlowSetup {
   const engine::DatapathChoice* datapath_;
   engine::TelemetryPage* page_;
   std::shared_ptr<engine::TraceWriter> trace_;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> spare_;  // by engine: reserved flows that no connection has
   std::map<PeerKey, PeerPlace> peers_;
   std::unordered_map<std::uint64_t, std::uint64_t> sessions_;  // engine << 32 | peer -> session
   // Limits warnings about missing paths. Engines' threads use it, one at a time, while the control loop waits for
@@ -143,6 +149,7 @@ class FlowSetup {
   engine::LogLimit missing_log_;
 };
 
-std::uint64_t random_token() noexcept;
+std::uint64_t random_token() noexcept;  // random and not 0
+void random_tokens(std::uint64_t* tokens, std::size_t count) noexcept;
 
 }  // namespace weft::control

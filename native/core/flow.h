@@ -47,6 +47,12 @@ struct Flow {
   bool peer_closed = false;  // the peer closed or died; eager messages that arrived earlier can still be received
   Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives that get no eager message
 
+  // Lets the flow count elsewhere. To be called when it has been opened, before it counts.
+  void count_in(FlowCells* counters) noexcept {
+    config.counters = counters;
+    tx.count_in(counters);
+    rx.count_in(counters);
+  }
   // Returns the current counters, after updating the gauges.
   FlowCounters counters() noexcept {
     tx.refresh_gauges();

@@ -98,9 +98,11 @@ class FlowReceiver {
   u64 held() const noexcept { return queue_.held(); }
   void release_idle() noexcept {
     acks_.release();
+    queue_.release();
     partial_.reset();
   }
   const FlowCells& counters() const noexcept { return *counters_; }
+  void count_in(FlowCells* counters) noexcept { counters_ = counters; }
   std::size_t bytes_held() const noexcept {
     return acks_.bytes_held() + (partial_ == nullptr ? 0 : partial_->bytes_held());
   }

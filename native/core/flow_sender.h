@@ -95,6 +95,7 @@ class FlowSender {
   void abandon() noexcept;
   void release_idle() noexcept;
   const FlowCells& counters() const noexcept { return *counters_; }
+  void count_in(FlowCells* counters) noexcept { counters_ = counters; }
   WindowControl& window() noexcept { return window_; }
   // Switches to another window policy. False when out of memory: the old policy stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {

@@ -27,7 +27,7 @@ class Peer {
     if (config.rtt_expected_ns > 0) paths_.expect(config.rtt_expected_ns);
   }
 
-  // Number of open flows to this peer. A dead peer is released when its last flow is.
+  // Number of flows to this peer, open or deferred. A dead peer is released when its last flow is.
   u32 flows() const noexcept { return flows_; }
   void on_flow_opened(Flow* flow) noexcept {
     list_.add(flow);
@@ -37,6 +37,9 @@ class Peer {
     list_.remove(flow);
     counters_->flows.set(--flows_);
   }
+  void on_flow_deferred() noexcept { counters_->flows.set(++flows_); }
+  void on_deferred_opened(Flow* flow) noexcept { list_.add(flow); }
+  void on_deferred_released() noexcept { counters_->flows.set(--flows_); }
   Flow* first_flow() const noexcept { return list_.first(); }
 
   PathSet& paths() noexcept { return paths_; }

@@ -123,8 +123,9 @@ const u8* ReceiveQueue::written_at(u64 message, u64 offset_bytes, u64 payload_by
 }
 
 wire::AdvertEntry ReceiveQueue::advert_of(u64 message) const noexcept {
-  const Slot& slot = ring_[message & mask_];
   wire::AdvertEntry entry;
+  if (ring_ == nullptr) return entry;
+  const Slot& slot = ring_[message & mask_];
   if (slot.message != message || slot.state != Slot::posted) return entry;
   entry.capacity_bytes = slot.capacity_bytes;
   if (slot.key != 0) entry.address = reinterpret_cast<std::uintptr_t>(slot.data);
@@ -224,6 +225,7 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
       return Placement::no_block;
     }
   } else {
+    if (ring_ == nullptr) return Placement::refused;
     slot = &ring_[message & mask_];
     if (slot->message != message || slot->state != Slot::posted) return Placement::refused;
     if (message_bytes > slot->capacity_bytes) return Placement::too_long;

@@ -53,6 +53,10 @@ class ReceiveQueue {
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
   u64 eager_held() const noexcept { return eager_held_; }
+  // Frees the storage if no receive is incomplete and no eager message is held.
+  void release() noexcept {
+    if (!awaits() && eager_held_ == 0) ring_.reset();
+  }
   // Whether a message that was refused for lack of an eager block still has neither a block nor a receive.
   bool wants_block() const noexcept { return blockless_end_ > posted_ + eager_held_; }
   // Whether the last posted receive is for a message that may have been refused for lack of an eager block.

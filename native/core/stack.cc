@@ -33,7 +33,8 @@ Status Stack::reserve_peer(u32* index) noexcept {
   }
   try {
     peer_control_.reserve(peers_.size());
-    timers_.reserve(flows_.size(), peers_.size());
+    timers_.reserve_ids(flows_.size(), peers_.size());
+    timers_.reserve_entries(open_flows_ + peers_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     peers_.release(*index);
@@ -69,8 +70,9 @@ Status Stack::reserve_flow(u32* index) noexcept {
     return Status::out_of_memory;
   }
   try {
-    for (FlowQueue* queue : {&control_, &resend_, &ready_, &block_waiters_}) queue->reserve(flows_.size());
-    timers_.reserve(flows_.size(), peers_.size());
+    timers_.reserve_ids(flows_.size(), peers_.size());
+    deferred_.reserve(flows_.size());
+    changed_.reserve(flows_.size());
     return Status::ok;
   } catch (const std::bad_alloc&) {
     flows_.release(*index);
@@ -79,26 +81,43 @@ Status Stack::reserve_flow(u32* index) noexcept {
 }
 
 Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept {
-  if (!flows_.awaits(index)) return Status::invalid_argument;
+  if (!flows_.awaits(index) || deferred_.has(index)) return Status::invalid_argument;
   Peer* owner = peer(config.peer);
   if (owner == nullptr || config.stripes == 0 || config.stripe >= config.stripes) return Status::invalid_argument;
   if (owner->dead()) return Status::peer_dead;
   try {
-    owner->path_waiters().reserve(owner->flows() + 1);
-    const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
-    flows_.put(index, std::make_unique<Flow>(&shared_, credit, policies_.credit_port(credit), index, config, owner));
-    owner->on_flow_opened(flow(index));
-    owner->paths().measure(now_ns);
-    if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);
+    make_flow(index, config, owner);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
+  owner->on_flow_opened(flow(index));
+  measure_paths(now_ns, config.peer);
   refresh(now_ns, index);
   return Status::ok;
 }
 
+// Makes the object of a flow, and room for it in the queues and among the timers. May throw std::bad_alloc; then there
+// is no flow.
+void Stack::make_flow(u32 index, const FlowConfig& config, Peer* owner) {
+  const std::size_t count = open_flows_ + 1;
+  for (FlowQueue* queue : {&control_, &resend_, &ready_, &block_waiters_}) queue->reserve(count);
+  timers_.reserve_entries(count + peers_.size());
+  owner->path_waiters().reserve(owner->flows() + 1);
+  const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
+  flows_.put(index, std::make_unique<Flow>(&shared_, credit, policies_.credit_port(credit), index, config, owner));
+  ++open_flows_;
+}
+
+// Measures the paths to the peer, unless they are measured.
+void Stack::measure_paths(i64 now_ns, u32 index) noexcept {
+  PathSet& paths = peers_[index].paths();
+  paths.measure(now_ns);
+  if (paths.poll_timeout() <= now_ns) queue_peer_control(index);
+}
+
 void Stack::release_flow(u32 index) noexcept {
   if (!flows_.is_reserved(index)) return;
+  if (deferred_.has(index)) release_deferred(index);
   if (Flow* gone = flow(index)) {
     if (gone->waits) gone->peer->on_flow_rests();
     Peer* owner = gone->peer;
@@ -115,6 +134,7 @@ void Stack::release_flow(u32 index) noexcept {
     const u32 owner_index = gone->config.peer;
     owner->on_flow_released(gone);
     flows_.destroy(index);
+    --open_flows_;
     timers_.set(kNever, index);
     for (u64 i = 0; i < held; ++i) wake_block_waiters();
     if (owner->flows() == 0 && owner->dead()) on_peer_unused(owner_index);
@@ -130,9 +150,16 @@ void Stack::release_peer(u32 index) noexcept {
   peers_.release(index);
 }
 
+// Why a message finds no flow.
+Status Stack::lacks(u32 index) const noexcept {
+  const bool deferred = deferred_.has(index) && !peers_[deferred_.peer_of(index)].dead();
+  return deferred ? Status::out_of_memory : Status::connection_closed;
+}
+
 Status Stack::post_send(i64 now_ns, u32 index, const SendPost& send) noexcept {
-  Flow* target = flow(index);
-  if (target == nullptr || !target->is_open()) return Status::connection_closed;
+  Flow* target = opened(now_ns, index);
+  if (target == nullptr) return lacks(index);
+  if (!target->is_open()) return Status::connection_closed;
   shared_.trace.now_ns = now_ns;
   const Status status = target->tx.post(now_ns, send);
   refresh(now_ns, index);
@@ -145,9 +172,10 @@ Status Stack::post_send(i64 now_ns, u32 index, const SendPost& send) noexcept {
 }
 
 Status Stack::post_receive(i64 now_ns, u32 index, const ReceivePost& receive) noexcept {
-  Flow* target = flow(index);
-  const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
-  if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
+  Flow* target = opened(now_ns, index);
+  if (target == nullptr) return lacks(index);
+  const bool may_hold = target->peer_closed && !target->failed;
+  if (!target->is_open() && !may_hold) return Status::connection_closed;
   const u64 held = target->rx.eager_held();
   shared_.trace.now_ns = now_ns;
   const Status status = target->rx.post(now_ns, receive);
@@ -172,8 +200,13 @@ void Stack::on_staged(u32 index) noexcept {
 }
 
 void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
-  Flow* target = flow(index);
-  if (target == nullptr) return;
+  Flow* target =
+      opened(now_ns, index);  // opens a deferred flow, because the peer waits for a close packet of each flow
+  if (target == nullptr) {
+    // It holds nothing, and there is nobody to tell.
+    if (deferred_.has(index)) report_ended(index, Event::Kind::flow_closed, reason);
+    return;
+  }
   if (target->peer_closed) report_failed_receives(index, *target, target->end_reason);
   target->peer_closed = false;  // from now on, post_receive() fails even if an eager message is held
   if (target->closer.state() != Closer::State::open) return;
@@ -221,6 +254,7 @@ void Stack::fail_flow(u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || target->failed) return;
   target->failed = true;
+  changed_.note(index);
   report_failed_receives(index, *target, reason);
   abandon(index, *target, reason);
   Event event{};
@@ -240,6 +274,7 @@ void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
 void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;
+  changed_.note(index);
   flow.end_reason = reason;
   abandon(index, flow, reason);
   Event event{};
@@ -272,6 +307,7 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
   Peer* gone = peer(index);
   if (gone == nullptr || gone->dead()) return;
   bury(index, *gone, reason);
+  end_deferred(index, Event::Kind::peer_closed, reason);
   for (Flow* each = gone->first_flow(); each != nullptr; each = each->link.next) {
     if (each->is_open()) end_flow(each->index, *each, reason);
     if (each->closer.state() == Closer::State::closing) each->closer.on_confirm();
@@ -287,6 +323,7 @@ void Stack::give_up_peer(i64 now_ns, u32 index, Status reason) noexcept {
     if (!each->peer_closed) give_up_flow(now_ns, each->index, reason);
   }
   bury(index, *lost, reason);
+  end_deferred(index, Event::Kind::flow_failed, reason);
 }
 
 void Stack::probe_peer(u32 index) noexcept {

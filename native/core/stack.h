@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "native/core/changed_flows.h"
+#include "native/core/deferred_flows.h"
 #include "native/core/flow.h"
 #include "native/core/post.h"
 #include "native/core/slot_table.h"
@@ -24,6 +26,12 @@ class Stack final : private StackPolicies::Owner {
   Status open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept;
   Status reserve_flow(u32* index) noexcept;
   Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
+  // Lets a reserved flow be opened at its first use, instead of open_flow(). supply_flows() tells who has its
+  // configuration then. The peer must be open.
+  void supply_flows(FlowSource* source) noexcept { deferred_.use(source); }
+  void defer_flow(i64 now_ns, u32 index, u32 peer) noexcept;
+  // Opens a deferred flow. Null: there is none, its peer is dead, or memory ran out.
+  Flow* open_deferred(i64 now_ns, u32 index) noexcept;
   void release_flow(u32 index) noexcept;  // call it after the event flow_closed, or if the flow was never opened
   void release_peer(u32 index) noexcept;  // call it after the event peer_released, or if the peer was never opened
 
@@ -101,6 +109,8 @@ class Stack final : private StackPolicies::Owner {
   bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
+  // The flows whose states have changed, if changed().want() was called before the first flow was reserved.
+  ChangedFlows& changed() noexcept { return changed_; }
   StackPolicies& policies() noexcept { return policies_; }
   const EngineCells& counters() const noexcept { return *shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
@@ -124,7 +134,20 @@ class Stack final : private StackPolicies::Owner {
       if (const Flow* flow = flows_.get(i)) use(*flow);
     }
   }
+  // The functions from here to release_deferred() are in stack_deferred.cc.
+  Flow* open_deferred_for(i64 now_ns, const wire::Common& packet) noexcept;
+  Flow* open_as(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
+  void end_deferred(u32 peer, Event::Kind kind, Status reason) noexcept;
+  void report_ended(u32 index, Event::Kind kind, Status reason) noexcept;
+  void release_deferred(u32 index) noexcept;
   // The functions from here to refresh() are in stack.cc.
+  void make_flow(u32 index, const FlowConfig& config, Peer* owner);
+  void measure_paths(i64 now_ns, u32 peer) noexcept;
+  Status lacks(u32 index) const noexcept;
+  Flow* opened(i64 now_ns, u32 index) noexcept {
+    Flow* const target = flow(index);
+    return target != nullptr ? target : open_deferred(now_ns, index);
+  }
   void abandon(u32 index, Flow& flow, Status reason) noexcept;
   void report_failed_receives(u32 index, Flow& flow, Status reason) noexcept;
   void fail_flow(u32 index, Status reason) noexcept;
@@ -133,6 +156,9 @@ class Stack final : private StackPolicies::Owner {
   void on_peer_unused(u32 index) noexcept;
   void refresh(i64 now_ns, u32 index) noexcept;
   void on_policy_replaced(i64 now_ns, u32 flow) noexcept override { refresh(now_ns, flow); }
+  bool open_for_policy(i64 now_ns, u32 flow) noexcept override {
+    return !deferred_.has(flow) || peers_[deferred_.peer_of(flow)].dead() || open_deferred(now_ns, flow) != nullptr;
+  }
   bool refuse(telemetry::Cell* counter) noexcept {
     ++*counter;
     return false;
@@ -164,6 +190,9 @@ class Stack final : private StackPolicies::Owner {
   Shared shared_;
   SlotTable<Peer> peers_;
   SlotTable<Flow> flows_;
+  u32 open_flows_ = 0;  // number of flows that are open, and not deferred
+  DeferredFlows deferred_;
+  ChangedFlows changed_;
   FlowQueue control_, peer_control_, resend_, ready_;
   FlowQueue block_waiters_;  // flows with a message that was refused for lack of an eager block
   TimerHeap timers_;

@@ -107,6 +107,7 @@ bool StackPolicies::change_path(i64 now_ns, u32 index, PolicyChoice choice, bool
 }
 
 bool StackPolicies::set(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
+  if (!owner_->open_for_policy(now_ns, index)) return false;
   Flow* target = flows_->get(index);
   if (target == nullptr) return true;
   if (!change_flow(now_ns, family, index, choice, params_only)) return false;

@@ -16,6 +16,8 @@ class StackPolicies {
   class Owner {
    public:
     virtual void on_policy_replaced(i64 now_ns, u32 flow) noexcept = 0;
+    // Opens a flow, if it is deferred, whose policy will be changed. False: out of memory.
+    virtual bool open_for_policy(i64 now_ns, u32 flow) noexcept = 0;
 
    protected:
     ~Owner() = default;

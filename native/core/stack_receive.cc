@@ -37,6 +37,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
   }
   const u32 index = packet.common.flow;
   Flow* target = flow(index);
+  if (target == nullptr) target = open_deferred_for(now_ns, packet.common);
   if (target == nullptr || target->config.local_token != packet.common.token) {
     ++counters.stray;
     return;

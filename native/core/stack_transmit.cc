@@ -108,6 +108,7 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
     if (target->closer.state() == Closer::State::closed) {
       if (target->closed_reported) continue;
       target->closed_reported = true;
+      changed_.note(index);
       Event event{};
       event.kind = Event::Kind::flow_closed;
       event.flow = index;
@@ -195,7 +196,9 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
   return false;
 }
 
+// Sets the timer of a flow that has changed.
 void Stack::schedule_flow(u32 index) noexcept {
+  changed_.note(index);
   Flow& target = flows_[index];
   // A flow in the control queue needs no timer for its close packets, because the next poll_transmit() examines it.
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);

@@ -2,6 +2,7 @@
 // reproducible (P-8).
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,12 @@ class TimerHeap {
   // The id of a flow is its index; the id of a peer is its index with this bit set.
   static constexpr u32 kPeerBit = 0x8000'0000u;
 
-  // Allocates memory for this many flows and peers, so that set() and pop_due() never allocate.
-  void reserve(std::size_t flows, std::size_t peers) {
-    entries_.reserve(flows + peers);
+  // Allocate memory for the ids of this many flows and peers, and for this many deadlines, so that set() and pop_due()
+  // never allocate.
+  void reserve_entries(std::size_t count) {
+    if (entries_.capacity() < count) entries_.reserve(std::max(count, 2 * entries_.capacity()));
+  }
+  void reserve_ids(std::size_t flows, std::size_t peers) {
     if (places_[0].size() < flows) places_[0].resize(flows, kNone);
     if (places_[1].size() < peers) places_[1].resize(peers, kNone);
   }

@@ -1,9 +1,11 @@
-// A queue of requests from other threads to an engine: abort a flow, or run a function on the engine's thread.
+// A queue of requests from other threads to an engine: own a deferred flow, abort a flow, or run a function on the
+// engine's thread.
 #pragma once
 
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -12,6 +14,8 @@
 #include "native/engine/futex.h"
 
 namespace weft::engine {
+
+class ConnectionCore;
 
 // A function that an engine's thread runs for another thread, which waits for it.
 class Call {
@@ -59,25 +63,36 @@ class CallQueue {
     Status reason = Status::ok;
   };
 
-  // Adds a request; may be called from any thread, which must then wake the engine. False: out of memory.
-  bool post(const Abort& abort) noexcept { return push({nullptr, abort}); }
-  bool post(Call* call) noexcept { return push({call, {}}); }
+  // A deferred flow of a connection, which is the flow's owner from now on.
+  struct Deferred {
+    std::uint32_t flow = 0, peer = 0;
+    std::shared_ptr<ConnectionCore> owner;
+  };
+
+  // Add a request; may be called from any thread, which must then wake the engine. False: out of memory.
+  bool post(const Abort& abort) noexcept { return push({nullptr, abort, {}}) != 0; }
+  bool post(Call* call) noexcept { return push({call, {}, {}}) != 0; }
+  // A deferred flow can wait until something else wakes the engine. Returns the number of queued requests; 0: out of
+  // memory.
+  std::size_t post(Deferred deferred) noexcept { return push({nullptr, {}, std::move(deferred)}); }
 
   // Called by the engine's thread before it sleeps. Sequentially consistent: either the engine sees a new request, or
   // the posting thread sees that the engine sleeps.
   bool empty() const noexcept { return !any_.load(std::memory_order_seq_cst); }
   // Handles all queued requests, in order. False: there were none.
-  template <class OnAbort>
-  bool take(const OnAbort& on_abort) noexcept {
+  template <class OnAbort, class OnDeferred>
+  bool take(const OnAbort& on_abort, const OnDeferred& on_deferred) noexcept {
     if (!any_.load(std::memory_order_acquire)) return false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       taken_.swap(queued_);
       any_.store(false, std::memory_order_relaxed);
     }
-    for (const Entry& entry : taken_) {
+    for (Entry& entry : taken_) {
       if (entry.call != nullptr) {
         entry.call->run();
+      } else if (entry.deferred.owner != nullptr) {
+        on_deferred(std::move(entry.deferred));
       } else {
         on_abort(entry.abort);
       }
@@ -89,18 +104,19 @@ class CallQueue {
 
  private:
   struct Entry {
-    Call* call;  // null: the request is an abort
-    Abort abort;
+    Call* call;   // null: the request is another one
+    Abort abort;  // if `deferred` has no owner
+    Deferred deferred;
   };
-  bool push(const Entry& entry) noexcept {
+  std::size_t push(Entry entry) noexcept {
     try {
       const std::lock_guard<std::mutex> lock(mutex_);
-      queued_.push_back(entry);
+      queued_.push_back(std::move(entry));
       any_.store(true, std::memory_order_seq_cst);
+      return queued_.size();
     } catch (const std::bad_alloc&) {
-      return false;
+      return 0;
     }
-    return true;
   }
 
   std::mutex mutex_;

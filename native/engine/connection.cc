@@ -70,13 +70,14 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       trace_(std::move(trace)),
       patience_(flows_.empty() ? 0 : flows_[0].engine->poll_ns(), flows_.empty() ? 0 : flows_[0].engine->poll_share()),
       flows_live_(static_cast<std::int32_t>(flows_.size())),
-      tallies_(flows_.size()) {}
+      open_(flows_.size()) {}
 
 ConnectionCore::~ConnectionCore() {
   if (port_ != nullptr) port_->end();
 }
 
-// Takes the request slot of the next message, if it is free. The caller must hold the direction's mutex.
+// Finds a request slot for the next message. The caller must hold the direction's mutex, and give the slot to the
+// message with number() once nothing can fail any more.
 Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::size_t bytes,
                              RequestSlot** out) noexcept {
   const bool nowhere = payload.data == nullptr && payload.stages == nullptr && payload.lent == nullptr;
@@ -84,9 +85,8 @@ Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::
   const Status failure = health();
   if (failure != Status::ok) return failure;
   if (direction->swept) return Status::connection_closed;
-  RequestSlot* const slot = direction->slots.obtain(direction->next_message);
-  if (slot == nullptr) return Status::out_of_memory;
-  if (!slot->usable()) return Status::would_block;
+  RequestSlot* slot = nullptr;
+  if (const Status found = direction->slots.obtain(direction->next_message, &slot); found != Status::ok) return found;
   // Notes which memory of the caller the request uses, for quiesce().
   if (payload.stages != nullptr) {
     slot->begin(payload.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), payload.completion);
@@ -103,6 +103,15 @@ Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::
   return Status::ok;
 }
 
+// Numbers the message whose slot begin() has found.
+std::uint64_t ConnectionCore::number(Direction* direction, RequestSlot* slot, std::uint64_t bytes,
+                                     bool sends) noexcept {
+  direction->slots.take(direction->next_message);
+  slot->posted_bytes = bytes;
+  slot->sends = sends;
+  return direction->next_message++;
+}
+
 bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcept {
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
@@ -117,11 +126,11 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
 
 // Whether a post need not wake an engine's thread, because a caller will soon run the engine's loop. A caller that
 // polls runs the loop of the home flow's engine. A caller that waits for an eager message runs it too, unless it waits
-// for the message before it first. `direction.next_message` counts the posted message already.
+// for the message before it first. The posted message is the direction's last one already.
 bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) const noexcept {
   if (polled_.load(std::memory_order_relaxed)) return bytes <= core::kHomeBytesMax;
   if (bytes > flows_[0].engine->stack().config().eager_bytes) return false;
-  return direction.next_message < 2 || !direction.slots.of(direction.next_message - 2).taken();
+  return !direction.slots.follows_taken();
 }
 
 // The direction's mutex must be held.
@@ -130,11 +139,9 @@ Status ConnectionCore::post_to_port(Direction* direction, const Payload& payload
   RequestSlot* slot = nullptr;
   const Status status = begin(direction, payload, bytes, &slot);
   if (status != Status::ok) return status;
-  slot->message = direction->next_message++;
-  if (number != nullptr) *number = slot->message;
-  slot->posted_bytes = bytes;
-  slot->sends = sends;
-  slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
+  const std::uint64_t message = this->number(direction, slot, bytes, sends);
+  if (number != nullptr) *number = message;
+  slot->ticket().agreed_bytes.store(-1, std::memory_order_relaxed);
   *out = slot;  // set first: the message may be complete before the call below returns
   const MessagePort::Posting post{
       slot, static_cast<std::uint8_t*>(payload.data), payload.stages, bytes, payload.lent, payload.taker};
@@ -144,8 +151,8 @@ Status ConnectionCore::post_to_port(Direction* direction, const Payload& payload
 
 void ConnectionCore::on_moved(RequestSlot* slot, std::uint64_t message_bytes) noexcept {
   {
-    const std::lock_guard<std::mutex> lock(tallies_mutex_);  // the engine may be releasing the flow
-    if (const core::Flow* const home = tallies_[core::kHomeFlow].flow) {
+    const std::lock_guard<SmallMutex> lock(open_mutex_);  // the engine may be releasing the flow
+    if (const core::Flow* const home = open_[core::kHomeFlow]) {
       telemetry::FlowCells& counters = *home->config.counters;
       (slot->sends ? counters.bytes_sent : counters.bytes_received) += static_cast<std::int64_t>(message_bytes);
     }
@@ -162,7 +169,7 @@ void ConnectionCore::on_unsent(RequestSlot* slot, Status reason) noexcept {
 Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Request** out,
                                  std::uint64_t* number) noexcept {
   *out = nullptr;
-  const std::lock_guard<std::mutex> lock(send_.mutex);
+  const std::lock_guard<SmallMutex> lock(send_.mutex);
   if (port_ != nullptr) return post_to_port(&send_, payload, bytes, true, out, number);
   RequestSlot* slot = nullptr;
   const Status status = begin(&send_, payload, bytes, &slot);
@@ -172,13 +179,10 @@ Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Requ
     slot->release();
     return Status::would_block;
   }
-  ++send_.next_message;
-  // Message n uses the same slot as message n - kRequestsMax, so its slot is free only when that message is complete.
+  this->number(&send_, slot, bytes, true);
+  // A message gets a slot only when message n - kRequestsMax is complete.
   if (message >= kRequestsMax) passed_->sends.store(message - kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
-  slot->message = message;
-  slot->posted_bytes = bytes;
-  slot->sends = true;
   slot->parts.store(core::part_count(message, bytes, stripes()), std::memory_order_relaxed);
   const bool lazy = lazily(send_, bytes);
   auto* bytes_at = static_cast<std::uint8_t*>(payload.data);
@@ -196,7 +200,7 @@ Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Requ
 Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity_bytes, Request** out,
                                     std::uint64_t* number) noexcept {
   *out = nullptr;
-  const std::lock_guard<std::mutex> lock(receive_.mutex);
+  const std::lock_guard<SmallMutex> lock(receive_.mutex);
   if (port_ != nullptr) return post_to_port(&receive_, payload, capacity_bytes, false, out, number);
   RequestSlot* slot = nullptr;
   const Status status = begin(&receive_, payload, capacity_bytes, &slot);
@@ -206,17 +210,15 @@ Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity
     slot->release();
     return Status::would_block;
   }
-  ++receive_.next_message;
+  this->number(&receive_, slot, capacity_bytes, false);
   // With n = `message`: receive n - kRequestsMax is complete here, so its sender had posted it. To post it, the sender
   // needed the slot of send n - 2 * kRequestsMax, so that send is complete.
   if (message >= 2 * kRequestsMax) passed_->receives.store(message - 2 * kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
-  slot->message = message;
-  slot->posted_bytes = capacity_bytes;
-  slot->sends = false;
-  slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
-  slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
-  slot->ticket.message.store(message, std::memory_order_release);
+  core::ReceiveTicket& ticket = slot->ticket();
+  ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
+  ticket.stripes_placed.store(0, std::memory_order_relaxed);
+  ticket.message.store(message, std::memory_order_release);
   const bool lazy = lazily(receive_, capacity_bytes);
   auto* bytes_at = static_cast<std::uint8_t*>(payload.data);
   // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
@@ -224,7 +226,7 @@ Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage =
         payload.stages != nullptr ? &payload.stages[core::stage_of(message, capacity_bytes, i, stripes())] : nullptr;
-    const core::ReceivePost receive{message, bytes_at, capacity_bytes, 0, &slot->ticket, stage};
+    const core::ReceivePost receive{message, bytes_at, capacity_bytes, 0, &ticket, stage};
     flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, payload.memory, {.receive = receive}}, lazy);
   }
   *out = slot;
@@ -246,9 +248,8 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  // `sends` tells the direction. The other direction's slots must not be searched: another thread may allocate some.
   Direction& direction = slot->sends ? send_ : receive_;
-  const std::lock_guard<std::mutex> lock(direction.mutex);
+  const std::lock_guard<SmallMutex> lock(direction.mutex);
   if (slot->done()) slot->release();
 }
 
@@ -295,7 +296,7 @@ void ConnectionCore::on_waited(bool send, std::uint64_t message, std::uint64_t b
   if (bytes < kFewBytes) return;
   Direction& direction = send ? send_ : receive_;
   {
-    const std::lock_guard<std::mutex> lock(direction.mutex);
+    const std::lock_guard<SmallMutex> lock(direction.mutex);
     if (direction.next_message != message + 1) return;
   }
   const std::uint32_t parts = core::stage_count(bytes, stripes());
@@ -312,8 +313,7 @@ void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes
 
 void ConnectionCore::on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept {
   if (!core::on_stripe_placed(*ticket, message_bytes, stripes())) return;
-  const std::uint64_t message = ticket->message.load(std::memory_order_relaxed);
-  complete(&receive_.slots.of(message), Status::ok, message_bytes);
+  complete(&RequestSlot::with(ticket), Status::ok, message_bytes);
   notifier_->notify();
 }
 
@@ -350,10 +350,10 @@ void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_wa
 // Whether a message of several stripes has arrived in part only. Before a flow counts as closed by the peer, it has
 // handled everything that it received.
 bool ConnectionCore::lacks_parts() noexcept {
-  const std::lock_guard<std::mutex> lock(receive_.mutex);
+  const std::lock_guard<SmallMutex> lock(receive_.mutex);
   bool lacks = false;
   receive_.slots.each([&](const RequestSlot& slot) {
-    const std::int64_t bytes = slot.ticket.agreed_bytes.load(std::memory_order_acquire);
+    const std::int64_t bytes = slot.ticket().agreed_bytes.load(std::memory_order_acquire);
     if (!slot.taken() || slot.done() || bytes < 0) return;
     lacks |= core::part_count(slot.message, static_cast<std::uint64_t>(bytes), stripes()) > 1;
   });
@@ -372,7 +372,7 @@ void ConnectionCore::on_flow_quiesced() noexcept {
 }
 
 void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
-  const std::lock_guard<std::mutex> lock(direction->mutex);
+  const std::lock_guard<SmallMutex> lock(direction->mutex);
   direction->swept = true;
   direction->slots.each([&](RequestSlot& slot) {
     if (slot.taken() && !slot.done()) complete(&slot, reason, 0);
@@ -402,7 +402,7 @@ void ConnectionCore::close() noexcept {
 }
 
 bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept {
-  const std::lock_guard<std::mutex> lock(direction->mutex);
+  const std::lock_guard<SmallMutex> lock(direction->mutex);
   bool overlaps = false;
   direction->slots.each([&](const RequestSlot& slot) { overlaps |= slot.overlaps(data, bytes); });
   return overlaps;
@@ -431,36 +431,62 @@ ConnectionCounters counters_of(const core::Flow& flow, bool first_engine) {
 
 }  // namespace
 
-ConnectionCore::Tally* ConnectionCore::tally_of(const Engine* engine, std::uint32_t index) noexcept {
-  for (std::size_t i = 0; i < flows_.size(); ++i) {
-    if (flows_[i].engine == engine && flows_[i].flow == index) return &tallies_[i];
-  }
-  return nullptr;
+// The stripe that a flow carries; flow_count() if it is none of this connection.
+std::size_t ConnectionCore::stripe_of(const Engine* engine, std::uint32_t index) const noexcept {
+  std::size_t stripe = 0;
+  while (stripe < flows_.size() && (flows_[stripe].engine != engine || flows_[stripe].flow != index)) ++stripe;
+  return stripe;
+}
+
+void ConnectionCore::defer_flows(std::vector<DeferredEnd> ends, core::EagerLimits remote,
+                                 std::unique_ptr<PolicySet> policies) noexcept {
+  deferred_ = std::move(ends);
+  remote_eager_ = remote;
+  policies_ = std::move(policies);
+}
+
+bool ConnectionCore::deferred_config(const Engine* engine, std::uint32_t index, core::FlowConfig* out) const noexcept {
+  const std::size_t stripe = stripe_of(engine, index);
+  if (stripe == core::kHomeFlow || stripe > deferred_.size()) return false;
+  const DeferredEnd& end = deferred_[stripe - 1];
+  out->peer = end.peer;
+  out->remote_flow = end.remote_flow;
+  out->remote_token = end.remote_token;
+  out->local_token = end.local_token;
+  out->stripe = static_cast<std::uint8_t>(stripe);
+  out->stripes = static_cast<std::uint8_t>(flows_.size());
+  out->eager_bytes_max = remote_eager_.bytes;
+  out->eager_slots_max = remote_eager_.slots;
+  out->passed = passed_;
+  if (policies_ != nullptr) policies_->put_into(out);
+  return true;
 }
 
 void ConnectionCore::on_flow_opened(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept {
-  const std::lock_guard<std::mutex> lock(tallies_mutex_);
-  if (Tally* const tally = tally_of(engine, index)) tally->flow = flow;
+  const std::lock_guard<SmallMutex> lock(open_mutex_);
+  const std::size_t stripe = stripe_of(engine, index);
+  if (stripe < open_.size()) open_[stripe] = flow;
 }
 
 // Saves the counters of a flow that is released, because they may explain why a peer is gone.
 void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index) noexcept {
-  const std::lock_guard<std::mutex> lock(tallies_mutex_);
-  Tally* const tally = tally_of(engine, index);
-  if (tally == nullptr) return;
-  const core::Flow* const flow = std::exchange(tally->flow, nullptr);
+  const std::lock_guard<SmallMutex> lock(open_mutex_);
+  const std::size_t stripe = stripe_of(engine, index);
+  const core::Flow* const flow = stripe < open_.size() ? std::exchange(open_[stripe], nullptr) : nullptr;
+  if (flow == nullptr) return;
   try {
-    if (flow != nullptr) tally->last = counters_of(*flow, engine == flows_[0].engine);
+    if (last_ == nullptr) last_ = std::make_unique<ConnectionCounters>();
+    merge(counters_of(*flow, engine == flows_[0].engine), last_.get());
   } catch (const std::bad_alloc&) {  // out of memory: the flow's counters are lost
   }
 }
 
 ConnectionCounters ConnectionCore::counters() const {
   ConnectionCounters total;
-  const std::lock_guard<std::mutex> lock(tallies_mutex_);
-  for (std::size_t i = 0; i < flows_.size(); ++i) {
-    const core::Flow* const flow = tallies_[i].flow;
-    merge(flow == nullptr ? tallies_[i].last : counters_of(*flow, flows_[i].engine == flows_[0].engine), &total);
+  const std::lock_guard<SmallMutex> lock(open_mutex_);
+  if (last_ != nullptr) total = *last_;
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i] != nullptr) merge(counters_of(*open_[i], flows_[i].engine == flows_[0].engine), &total);
   }
   return total;
 }

@@ -12,7 +12,9 @@
 #include "native/engine/message_port.h"
 #include "native/engine/notifier.h"
 #include "native/engine/patience.h"
+#include "native/engine/policies/policy_choice.h"
 #include "native/engine/request_slots.h"
+#include "native/engine/small_mutex.h"
 #include "native/engine/trace/connection_trace.h"
 #include "native/telemetry/counters.h"
 
@@ -28,6 +30,15 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
                  Notifier* notifier, ConnectionTrace trace = {});
   ~ConnectionCore();
+  // What a deferred flow needs to be opened, besides what all flows of the connection have in common.
+  struct DeferredEnd {
+    std::uint64_t local_token = 0, remote_token = 0;
+    std::uint32_t peer = 0, remote_flow = 0;
+  };
+  // Sets the configurations of the flows but the first, which are deferred. To be called before an engine owns one.
+  // `policies`: those that were chosen for this connection; null: none.
+  void defer_flows(std::vector<DeferredEnd> ends, core::EagerLimits remote,
+                   std::unique_ptr<PolicySet> policies) noexcept;
   // Lets a port move all messages, instead of the flows. To be called before the first post.
   void use_port(std::shared_ptr<MessagePort> port) noexcept { port_ = std::move(port); }
   MessagePort* port() const noexcept { return port_.get(); }
@@ -97,18 +108,20 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
+  bool deferred_config(const Engine* engine, std::uint32_t index, core::FlowConfig* out) const noexcept;
   void on_flow_opened(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
   void on_flow_quiesced() noexcept;
   void on_flow_released(const Engine* engine, std::uint32_t index) noexcept;
 
  private:
   struct Direction {
-    std::mutex mutex;  // held while a message is numbered and posted
+    SmallMutex mutex;  // held while a message is numbered and posted
     std::uint64_t next_message = 0;
     RequestSlots slots;
     bool swept = false;  // sweep() has completed all requests, and new requests are refused
   };
   Status begin(Direction* direction, const Payload& payload, std::size_t bytes, RequestSlot** out) noexcept;
+  static std::uint64_t number(Direction* direction, RequestSlot* slot, std::uint64_t bytes, bool sends) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
   bool lazily(const Direction& direction, std::uint64_t bytes) const noexcept;
   void complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept;
@@ -136,13 +149,13 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<std::uint64_t> held_messages_{0};  // eager messages that can be received after the peer closed
   std::atomic<bool> polled_{false};              // a caller polls requests, see progress()
   Direction send_, receive_;
-  struct Tally {
-    core::Flow* flow = nullptr;  // null while the flow is not open
-    ConnectionCounters last;     // the flow's counters when it was released
-  };
-  Tally* tally_of(const Engine* engine, std::uint32_t index) noexcept;
-  mutable std::mutex tallies_mutex_;  // engines lock it when they open or release a flow
-  std::vector<Tally> tallies_;        // one for each flow: where its counters are
+  std::size_t stripe_of(const Engine* engine, std::uint32_t index) const noexcept;
+  std::vector<DeferredEnd> deferred_;          // of the flows but the first
+  core::EagerLimits remote_eager_;             // the other end's limits of eager messages
+  std::unique_ptr<const PolicySet> policies_;  // keeps the policies loaded; null: none were chosen
+  mutable SmallMutex open_mutex_;              // engines lock it when they open or release a flow
+  std::vector<core::Flow*> open_;              // by stripe: its flow; null while the flow is not open
+  std::unique_ptr<ConnectionCounters> last_;   // the counters of flows that were released; null: none was
 };
 
 }  // namespace weft::engine

@@ -70,6 +70,8 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
   for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
   datapath_->count_in(counters_);
+  stack_.supply_flows(this);
+  if (page_ != nullptr) stack_.changed().want();
   if (config.trace != nullptr) trace_ = std::make_unique<EngineTrace>(id, &stack_, config.trace);
 }
 
@@ -163,6 +165,7 @@ bool Engine::round() noexcept {
   row_->turn_ns.set(now_ns_);
   bool busy = take_calls();
   busy |= take_commands();
+  busy |= take_calls();  // again, as late as possible: the packets below may be for flows that were deferred meanwhile
   // After a pause of this thread, reads all waiting datagrams before the timers run, which would otherwise report
   // losses.
   const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
@@ -341,7 +344,17 @@ void Engine::leave_call() noexcept {
 }
 
 bool Engine::take_calls() noexcept {
-  return calls_.take([this](const CallQueue::Abort& abort) { do_abort(abort); });
+  return calls_.take([this](const CallQueue::Abort& abort) { do_abort(abort); },
+                     [this](CallQueue::Deferred deferred) {
+                       stack_.defer_flow(now_ns_, deferred.flow, deferred.peer);
+                       own_flow(deferred.flow, std::move(deferred.owner));
+                     });
+}
+
+bool Engine::defer(std::uint32_t flow, std::uint32_t peer, std::shared_ptr<ConnectionCore> owner) noexcept {
+  const std::size_t queued = calls_.post({flow, peer, std::move(owner)});
+  if (queued >= kQueuedMax) wake();
+  return queued != 0;
 }
 
 void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
@@ -371,6 +384,8 @@ bool Engine::take_commands() noexcept {
 }
 
 void Engine::do_command(const Command& command) noexcept {
+  // The flow may have been deferred after this iteration took its calls, but before the command was posted.
+  if (owner_id(command.flow) != command.connection) take_calls();
   ConnectionCore* connection = owner(command.flow);
   // The connection failed after the post: sweep() completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
@@ -387,6 +402,7 @@ Status Engine::post_receive(const Command& command) noexcept {
   core::ReceivePost receive = command.receive;
   if (command.memory != 0 && receive.capacity_bytes > stack_.config().eager_bytes) {
     const core::Flow* flow = stack_.flow(command.flow);
+    if (flow == nullptr) flow = stack_.open_deferred(now_ns_, command.flow);
     if (flow != nullptr) {
       receive.key =
           datapath_->open_memory_window(flow->config.peer, command.memory, receive.data, receive.capacity_bytes);
@@ -540,17 +556,31 @@ void Engine::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
   event_log_.name_peer(peer, std::move(addresses));
 }
 
-void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {
-  if (owners_.size() <= flow) {
-    owners_.resize(flow + 1);
-    quiesced_.resize(flow + 1, false);
-    closed_.resize(flow + 1, false);
-  }
+void Engine::reserve_owner(std::uint32_t flow) {
+  if (trace_ != nullptr) trace_->name_flow(flow, 0);
+  if (owners_.size() > flow) return;
+  owners_.resize(flow + 1);
+  quiesced_.resize(flow + 1, false);
+  closed_.resize(flow + 1, false);
+}
+
+void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) noexcept {
   if (trace_ != nullptr) trace_->name_flow(flow, connection->trace().record());
   owners_[flow] = std::move(connection);
-  owners_[flow]->on_flow_opened(this, flow, stack_.flow(flow));
   quiesced_[flow] = closed_[flow] = false;
   open_flows_.fetch_add(1, std::memory_order_relaxed);
+  if (core::Flow* const opened = stack_.flow(flow)) on_flow_opened(flow, opened);
+}
+
+bool Engine::config_of(std::uint32_t flow, core::FlowConfig* out) noexcept {
+  const ConnectionCore* const connection = owner(flow);
+  return connection != nullptr && connection->deferred_config(this, flow, out);
+}
+
+void Engine::on_flow_opened(std::uint32_t index, core::Flow* flow) noexcept {
+  ConnectionCore* const connection = owners_[index].get();
+  if (page_ != nullptr) take_row(page_, id_, connection->id(), flow);
+  connection->on_flow_opened(this, index, flow);
 }
 
 std::uint64_t Engine::owner_id(std::uint32_t flow) const noexcept {

@@ -60,7 +60,7 @@ struct EngineConfig {
   std::vector<int> cpus;               // CPUs that the thread may use; empty: those of its creating thread
 };
 
-class Engine final : private datapath::RxSink {
+class Engine final : private datapath::RxSink, private core::FlowSource {
  public:
   Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath);
   ~Engine();
@@ -101,6 +101,9 @@ class Engine final : private datapath::RxSink {
   void post(const Command& command, bool lazily) noexcept;
   // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_quiesced().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
+  // Makes the connection the owner of a flow that is reserved, and defers the flow. Returns at once: commands and
+  // packets for the flow are handled after that. False: out of memory.
+  bool defer(std::uint32_t flow, std::uint32_t peer, std::shared_ptr<ConnectionCore> owner) noexcept;
   // Runs `work` on the engine's thread, or on this thread while the engine's thread sleeps, and returns when it has
   // run. Rethrows its exception. Must not be called on an engine thread.
   void call(const std::function<void()>& work);
@@ -111,7 +114,10 @@ class Engine final : private datapath::RxSink {
   datapath::Datapath& datapath() noexcept { return *datapath_; }
   // Sets the addresses of a peer, by path, for log lines and the trace.
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
-  void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
+  // Allocates what owning a flow needs.
+  void reserve_owner(std::uint32_t flow);
+  // Makes the connection the owner of a flow, which is open or deferred. reserve_owner() must have been called.
+  void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) noexcept;
   // Handles the datagrams that wait in the sockets. A peer that ended may have sent its last acknowledgment or close
   // packet before this thread ran again.
   void receive_waiting() noexcept;
@@ -125,6 +131,7 @@ class Engine final : private datapath::RxSink {
   // accurate.
   static constexpr std::size_t kTxBatch = 8;
   static constexpr std::size_t kRingCommands = 8192;
+  static constexpr std::size_t kQueuedMax = 64;  // an engine that sleeps is woken for so many deferred flows
   // Longest time between updates of the states in the telemetry page. An idle engine updates them once more and then
   // stops.
   static constexpr std::int64_t kStatesNs = 10'000'000;
@@ -155,6 +162,8 @@ class Engine final : private datapath::RxSink {
   void release(std::uint32_t flow) noexcept;
   ConnectionCore* owner(std::uint32_t flow) noexcept { return flow < owners_.size() ? owners_[flow].get() : nullptr; }
   void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override;
+  bool config_of(std::uint32_t flow, core::FlowConfig* out) noexcept override;
+  void on_flow_opened(std::uint32_t index, core::Flow* flow) noexcept override;
 
   const std::uint32_t id_;
   const std::int64_t spin_ns_;

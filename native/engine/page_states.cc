@@ -1,4 +1,5 @@
-// Copies the states of peers and flows to the telemetry page, without system calls, locks or allocations.
+// Copies the states of peers, and of flows that have changed, to the telemetry page, without system calls, locks or
+// allocations.
 #include "native/engine/page_states.h"
 
 namespace weft::engine {
@@ -32,10 +33,24 @@ void write_peer(const core::Peer& peer, TelemetryPage* page) noexcept {
 
 }  // namespace
 
-void write_states(core::Stack* stack, TelemetryPage* page) noexcept {
-  for (std::uint32_t i = 0; i < stack->flow_count(); ++i) {
-    if (core::Flow* flow = stack->flow(i)) write_flow(flow, page);
+void take_row(TelemetryPage* page, std::uint32_t engine, std::uint64_t connection, core::Flow* flow) noexcept {
+  telemetry::FlowPageRow* const row = page->take_flow();
+  if (row == nullptr) {
+    page->process().counters.rows_refused.add_shared(1);
+    return;
   }
+  row->connection.set(static_cast<std::int64_t>(connection));
+  row->engine.set(engine);
+  row->peer.set(page->number_of(page->peer_row(flow->peer->config().counters)));
+  row->stripe.set(flow->config.stripe);
+  row->stripes.set(flow->config.stripes);
+  flow->count_in(&row->counters);
+}
+
+void write_states(core::Stack* stack, TelemetryPage* page) noexcept {
+  stack->changed().take([&](std::uint32_t index) {
+    if (core::Flow* flow = stack->flow(index)) write_flow(flow, page);
+  });
   for (std::uint32_t i = 0; i < stack->peer_count(); ++i) {
     if (const core::Peer* peer = stack->peer(i)) write_peer(*peer, page);
   }

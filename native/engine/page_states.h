@@ -9,8 +9,10 @@
 
 namespace weft::engine {
 
-// Writes the states of the stack's peers and flows. Called on the engine's thread, because other threads may not read
-// the stack.
+// Gives a flow that was opened a row for its counters, if one is free.
+void take_row(TelemetryPage* page, std::uint32_t engine, std::uint64_t connection, core::Flow* flow) noexcept;
+// Writes the states of the stack's peers, and of its flows that have changed since the last call. Called on the
+// engine's thread, because other threads may not read the stack.
 void write_states(core::Stack* stack, TelemetryPage* page) noexcept;
 
 }  // namespace weft::engine

@@ -124,12 +124,16 @@ std::atomic<std::uint32_t> next_number{0};
 
 template <class Row>
 Row* TelemetryPage::Table<Row>::take() noexcept {
-  for (std::uint32_t tries = 0; tries < rows; ++tries) {
-    const std::uint32_t at = next;
-    next = (next + 1) % rows;
-    if (!taken[at].exchange(true, std::memory_order_acquire)) return &first[at];
+  // Counts before it searches, so that a search of a full page costs nothing, and one of a page with a free row ends.
+  std::uint32_t free = left.load(std::memory_order_relaxed);
+  do {
+    if (free == 0) return nullptr;
+  } while (!left.compare_exchange_weak(free, free - 1, std::memory_order_acquire, std::memory_order_relaxed));
+  for (;;) {
+    const std::uint32_t at = next.fetch_add(1, std::memory_order_relaxed) % rows;
+    const bool is_free = !taken[at].load(std::memory_order_relaxed);
+    if (is_free && !taken[at].exchange(true, std::memory_order_acquire)) return &first[at];
   }
-  return nullptr;
 }
 
 template <class Row>
@@ -143,6 +147,7 @@ void TelemetryPage::Table<Row>::give_back(Row* row) noexcept {
   if (row == nullptr) return;
   row->generation.next();
   taken[static_cast<std::size_t>(row - first)].store(false, std::memory_order_release);
+  left.fetch_add(1, std::memory_order_release);
 }
 
 std::unique_ptr<TelemetryPage> TelemetryPage::create(const std::string& directory, const Shape& shape,
@@ -212,6 +217,7 @@ void TelemetryPage::lay_out(const Shape& shape, const std::string& schema) {
   for (std::uint32_t i = 0; i < shape.engines; ++i) (new (&engines_[i]) EnginePageRow{})->generation.next();
   peers_.first = reinterpret_cast<PeerPageRow*>(memory_ + sizes.peers);
   peers_.rows = sizes.peers_count;
+  peers_.left = sizes.peers_count;
   peers_.taken = std::make_unique<std::atomic<bool>[]>(sizes.peers_count);
   for (std::uint32_t i = 0; i < sizes.peers_count; ++i) new (&peers_.first[i]) PeerPageRow{};
   paths_ = reinterpret_cast<PathCells*>(memory_ + sizes.paths);
@@ -220,6 +226,7 @@ void TelemetryPage::lay_out(const Shape& shape, const std::string& schema) {
   for (std::uint32_t i = 0; i < sizes.peers_count * paths_each_; ++i) new (&paths_[i]) PathCells{};
   flows_.first = reinterpret_cast<FlowPageRow*>(memory_ + sizes.flows);
   flows_.rows = kFlowsMax;
+  flows_.left = kFlowsMax;
   flows_.taken = std::make_unique<std::atomic<bool>[]>(kFlowsMax);
   for (std::uint32_t i = 0; i < kFlowsMax; ++i) new (&flows_.first[i]) FlowPageRow{};
 

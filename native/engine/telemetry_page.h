@@ -37,8 +37,7 @@ class TelemetryPage {
 
   telemetry::ProcessPageRow& process() noexcept { return *process_; }
   telemetry::EnginePageRow& engine(std::uint32_t id) noexcept { return engines_[id]; }
-  // Takes a free row; null: none is left. Only one thread may take rows; the engine's thread writes them and gives them
-  // back.
+  // Takes a free row; null: none is left. Any thread may take rows and give them back.
   telemetry::PeerPageRow* take_peer(std::uint32_t engine, const std::string& address) noexcept;
   telemetry::FlowPageRow* take_flow() noexcept;
   telemetry::PathCells* paths_of(telemetry::PeerPageRow* row) noexcept;
@@ -54,7 +53,8 @@ class TelemetryPage {
   struct Table {
     Row* first = nullptr;
     std::uint32_t rows = 0;
-    std::uint32_t next = 0;  // index at which the search for a free row starts
+    std::atomic<std::uint32_t> next{0};  // where the search for a free row starts, modulo `rows`
+    std::atomic<std::uint32_t> left{0};  // number of free rows
     std::unique_ptr<std::atomic<bool>[]> taken;
     Row* take() noexcept;
     Row* find(const void* inside) noexcept;

@@ -12,7 +12,7 @@ namespace weft::message {
 Status Backlog::add(Direction direction, const std::shared_ptr<Post>& post) noexcept {
   Lane& lane = this->lane(direction);
   try {
-    const std::lock_guard<std::mutex> lock(lane.mutex);
+    const std::lock_guard<engine::SmallMutex> lock(lane.mutex);
     if (lane.closed) return Status::connection_closed;
     if (lane.waiting.empty()) {
       const Status status = post->begin();
@@ -31,7 +31,7 @@ Status Backlog::add(Direction direction, const std::shared_ptr<Post>& post) noex
 bool Backlog::drain(bool* moved) noexcept {
   bool waits = false;
   for (Lane& lane : lanes_) {
-    const std::lock_guard<std::mutex> lock(lane.mutex);
+    const std::lock_guard<engine::SmallMutex> lock(lane.mutex);
     while (!lane.waiting.empty()) {
       const Status status = lane.waiting.front()->begin();
       if (status == Status::would_block) break;
@@ -48,7 +48,7 @@ template <class Chosen>
 bool Backlog::take_back(const Chosen& chosen) noexcept {
   Posts taken;
   for (Lane& lane : lanes_) {
-    const std::lock_guard<std::mutex> lock(lane.mutex);
+    const std::lock_guard<engine::SmallMutex> lock(lane.mutex);
     for (auto post = lane.waiting.begin(); post != lane.waiting.end();) {
       const auto next = std::next(post);
       if (chosen(**post)) taken.splice(taken.end(), lane.waiting, post);
@@ -71,7 +71,7 @@ void Backlog::close(Status reason) noexcept {
   for (Lane& lane : lanes_) {
     Posts ended;
     {
-      const std::lock_guard<std::mutex> lock(lane.mutex);
+      const std::lock_guard<engine::SmallMutex> lock(lane.mutex);
       lane.closed = true;
       ended.swap(lane.waiting);
     }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "native/core/status.h"
+#include "native/engine/small_mutex.h"
 
 namespace weft::message {
 
@@ -48,7 +49,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   // The waiting messages. A list, because an empty list needs no memory, and closing must work when memory runs out.
   using Posts = std::list<std::shared_ptr<Post>>;
   struct Lane {
-    std::mutex mutex;
+    engine::SmallMutex mutex;
     Posts waiting;
     bool closed = false;
   };

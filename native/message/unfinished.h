@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "native/engine/clock.h"
+#include "native/engine/small_mutex.h"
 
 namespace weft::message {
 
@@ -19,7 +20,7 @@ class Unfinished {
  public:
   // Adds a message. May throw std::bad_alloc.
   void add(const std::shared_ptr<Message>& message) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<engine::SmallMutex> lock(mutex_);
     // Finished messages are dropped whenever the list has doubled, so that a post takes constant time on average.
     if (messages_.size() >= prune_at_) {
       static_cast<void>(first([](const Message&) { return false; }));
@@ -34,7 +35,7 @@ class Unfinished {
     for (;;) {
       std::shared_ptr<Message> message;
       {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const std::lock_guard<engine::SmallMutex> lock(mutex_);
         message = first(chosen);
       }
       const std::int64_t left_ns = until_ns - engine::now_ns();
@@ -60,7 +61,7 @@ class Unfinished {
     return nullptr;
   }
 
-  std::mutex mutex_;
+  engine::SmallMutex mutex_;
   std::list<std::weak_ptr<Message>> messages_;
   std::size_t prune_at_ = 64;
 };

@@ -94,7 +94,7 @@ enum class Kind : std::uint8_t {
   X(window_bytes, bytes, gauge, "window in force")                                           \
   X(inflight_bytes, bytes, gauge, "sent, and neither acknowledged nor judged lost")
 
-// A counter that one thread writes, and that any thread or other process can read.
+// A counter that one thread writes (but for add_shared()), and that any thread or other process can read.
 class Cell {
  public:
   operator std::int64_t() const noexcept {
@@ -103,6 +103,8 @@ class Cell {
   void set(std::int64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
   void operator+=(std::int64_t more) noexcept { set(*this + more); }
   void operator++() noexcept { *this += 1; }
+  // For a counter that several threads write.
+  void add_shared(std::int64_t more) noexcept { value_.fetch_add(more, std::memory_order_relaxed); }
   void raise(std::int64_t value) noexcept {
     if (value > *this) set(value);
   }

@@ -199,6 +199,8 @@ def test_default__is_memory_for_processes_of_one_host(monkeypatch: pytest.Monkey
 
 
 def test_flows__of_a_local_connection_are_one(tmp_path: Path) -> None:
+    """A flow has a row once a message has used it: this one is long enough for three."""
+    message = bytes(3 * 128 << 10)
     settings = words("auto") | {"engines": 3, "stripes": 0}
     with (
         Endpoint(**settings, telemetry=str(tmp_path)) as left,
@@ -211,8 +213,9 @@ def test_flows__of_a_local_connection_are_one(tmp_path: Path) -> None:
                 left.connect(listener.handle, timeout_s=PATIENCE_S) as here,
                 listener.accept(timeout_s=PATIENCE_S) as there,
             ):
-                here.isend(b"one message")
-                assert there.recv(100, timeout_s=PATIENCE_S) == b"one message"
+                send = here.isend(message)
+                assert there.recv(len(message), timeout_s=PATIENCE_S) == message
+                send.wait(PATIENCE_S)
                 (path,) = telemetry.pages(tmp_path)
                 connections = [row.state["connection"] for row in telemetry.read_page(path).flows]
                 assert connections.count(max(connections)) == flows

@@ -35,6 +35,16 @@ struct PolicySet {
            : family == policy::Family::loss ? loss
                                             : credit;
   }
+  bool any() const noexcept {
+    return window != nullptr || path != nullptr || loss != nullptr || credit != nullptr || own_credit;
+  }
+  // Sets the policies of a flow. The path policy is its peer's.
+  void put_into(core::FlowConfig* flow) const noexcept {
+    if (window != nullptr) flow->window = window->choice();
+    if (loss != nullptr) flow->loss = loss->choice();
+    if (credit != nullptr) flow->credit = credit->choice();
+    flow->own_credit = own_credit;
+  }
 };
 
 // The directories with compiled policies: WEFT_POLICY_DIRECTORY, then those next to the library that contains this

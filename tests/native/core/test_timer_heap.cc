@@ -12,7 +12,8 @@ using namespace weft::core;
 TEST(timer_heap__pops_in_order_of_time_and_id) {
   Random random(1);
   TimerHeap heap;
-  heap.reserve(20, 20);
+  heap.reserve_ids(20, 20);
+  heap.reserve_entries(40);
   std::set<std::pair<i64, u32>> order;
   std::map<u32, i64> deadlines;
   CHECK_EQUAL(heap.next_ns(), kNever);

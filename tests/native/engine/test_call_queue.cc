@@ -14,13 +14,14 @@ using weft::Status;
 namespace {
 
 const auto kNoAbort = [](const CallQueue::Abort&) { CHECK(false); };
+const auto kNoDeferred = [](const CallQueue::Deferred&) { CHECK(false); };
 
 }  // namespace
 
 TEST(call_queue__takes_nothing_when_nothing_was_posted) {
   CallQueue queue;
   CHECK(queue.empty());
-  CHECK(!queue.take(kNoAbort));
+  CHECK(!queue.take(kNoAbort, kNoDeferred));
 }
 
 TEST(call_queue__keeps_the_order_of_calls_and_aborts) {
@@ -32,12 +33,14 @@ TEST(call_queue__keeps_the_order_of_calls_and_aborts) {
   CHECK(queue.post({7, 42, Status::cancelled}));
   CHECK(queue.post(&two));
   CHECK(!queue.empty());
-  CHECK(queue.take([&](const CallQueue::Abort& abort) {
-    CHECK_EQUAL(abort.flow, 7u);
-    CHECK_EQUAL(abort.connection, 42u);
-    CHECK_EQUAL(abort.reason, Status::cancelled);
-    order += 'b';
-  }));
+  CHECK(queue.take(
+      [&](const CallQueue::Abort& abort) {
+        CHECK_EQUAL(abort.flow, 7u);
+        CHECK_EQUAL(abort.connection, 42u);
+        CHECK_EQUAL(abort.reason, Status::cancelled);
+        order += 'b';
+      },
+      kNoDeferred));
   CHECK_EQUAL(order, "abc");
   CHECK(queue.empty());
   one.wait();
@@ -49,7 +52,7 @@ TEST(call_queue__what_a_call_throws_is_thrown_where_it_is_awaited) {
   const std::function<void()> work = [] { throw std::runtime_error("no"); };
   Call call(work);
   CHECK(queue.post(&call));
-  CHECK(queue.take(kNoAbort));
+  CHECK(queue.take(kNoAbort, kNoDeferred));
   std::string text;
   try {
     call.wait();
@@ -67,9 +70,9 @@ TEST(call_queue__a_call_may_post_another) {
   const std::function<void()> outer = [&] { CHECK(queue.post(&second)); };
   Call first(outer);
   CHECK(queue.post(&first));
-  CHECK(queue.take(kNoAbort));
+  CHECK(queue.take(kNoAbort, kNoDeferred));
   CHECK_EQUAL(runs, 0);
-  CHECK(queue.take(kNoAbort));
+  CHECK(queue.take(kNoAbort, kNoDeferred));
   CHECK_EQUAL(runs, 1);
 }
 
@@ -85,7 +88,7 @@ TEST(call_queue__a_thread_that_waits_sleeps) {
   while (caller == 0) std::this_thread::yield();
   const bool slept = weft::test::falls_asleep(caller);
   CHECK(queue.post(&call));
-  CHECK(queue.take(kNoAbort));
+  CHECK(queue.take(kNoAbort, kNoDeferred));
   waiting.join();
   CHECK(slept);
 }
@@ -96,7 +99,7 @@ TEST(call_queue__threads_wait_until_their_calls_have_run_on_the_taking_thread) {
   std::atomic<bool> stop{false};
   int runs = 0;  // number of calls that have run; only the thread that takes them changes it
   std::thread engine([&] {
-    while (!stop.load()) queue.take(kNoAbort);
+    while (!stop.load()) queue.take(kNoAbort, kNoDeferred);
   });
   std::vector<std::thread> callers;
   for (int i = 0; i < kThreads; ++i) {

@@ -141,6 +141,29 @@ TEST(memory__a_peer_with_a_flow_costs_the_same_however_many_there_are) {
   CHECK(many <= few + few / 4);  // the tables of indices grow in steps
 }
 
+TEST(memory__a_deferred_flow_costs_at_most_64_bytes) {
+  struct Source final : FlowSource {
+    bool config_of(u32, FlowConfig*) noexcept override { return false; }
+    void on_flow_opened(u32, Flow*) noexcept override {}
+  };
+  constexpr u32 kDeferred = 4096;
+  Source source;
+  Stack stack(weft::test::shipped_config());
+  stack.supply_flows(&source);
+  u32 peer = 0;
+  CHECK_EQUAL(stack.reserve_peer(&peer), Status::ok);
+  CHECK_EQUAL(stack.open_peer(0, peer, peer_config(0)), Status::ok);
+  const long before = live_bytes.load();
+  for (u32 i = 0; i < kDeferred; ++i) {
+    u32 flow = 0;
+    CHECK_EQUAL(stack.reserve_flow(&flow), Status::ok);
+    stack.defer_flow(0, flow, peer);
+  }
+  const long each = (live_bytes.load() - before) / kDeferred;
+  std::printf("     %ld bytes a deferred flow\n", each);
+  CHECK(each <= 64);
+}
+
 TEST(memory__what_is_released_is_given_back) {
   const long before = live_bytes.load();
   {
