@@ -305,6 +305,7 @@ Status ControlPlane::accept_open(Session* session, Open* offered, std::int64_t o
   if (status != Status::ok) return status;
   if (half != nullptr) status = join_memory(std::move(half), session->id, accept->connection, error);
   if (status != Status::ok) return status;
+  opened_at_ = accept->connection->flows()[core::kHomeFlow].engine;
   accept->begun_ns = engine::now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
   accept->reply = encode(FrameType::open_reply, reply);

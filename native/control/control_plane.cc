@@ -170,13 +170,21 @@ void ControlPlane::run() noexcept {
 void ControlPlane::await_work() noexcept {
   int pause = 0;
   std::int64_t opened_ns = 0;
+  engine::Engine* home = nullptr;
   share_.stay_away(stopping_, &engine::now_ns, [&] {
     const std::lock_guard<std::mutex> lock(share_.mutex());
     pause = pause_ms();
     opened_ns = opened_ns_;
+    home = opened_at_;
   });
   pollfd descriptors[2] = {{epoll_, POLLIN, 0}, {doorbell_, POLLIN, 0}};
-  wait_.wait(descriptors, 2, pause, opened_ns);
+  // A connection that was opened will soon carry its first message: while this thread spins, it runs the loop of the
+  // connection's engine, whose thread need not be woken for it.
+  bool helped = false;
+  wait_.wait(descriptors, 2, pause, opened_ns, [&] {
+    if (home != nullptr) helped = home->help() != engine::Engine::Help::busy;
+  });
+  if (helped && descriptors[0].revents == 0) home->unattend();
   std::uint64_t rung;
   if (descriptors[1].revents != 0) static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
 }

@@ -260,11 +260,12 @@ class ControlPlane final : private engine::PeerWatch {
   // (session id, dial id) -> the peer's open request
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
   std::deque<Confirmed> confirmed_;
-  OpenBudget budget_;            // memory of the sessions that unauthenticated peers opened
-  std::int64_t counted_ns_ = 0;  // when count_strangers() was last called
-  std::int64_t checked_ns_ = 0;  // when deadlines were last checked
-  std::int64_t round_ns_ = 0;    // start of the loop's last iteration
-  std::int64_t opened_ns_ = 0;   // when a peer last asked for a connection or confirmed one
+  OpenBudget budget_;                    // memory of the sessions that unauthenticated peers opened
+  std::int64_t counted_ns_ = 0;          // when count_strangers() was last called
+  std::int64_t checked_ns_ = 0;          // when deadlines were last checked
+  std::int64_t round_ns_ = 0;            // start of the loop's last iteration
+  std::int64_t opened_ns_ = 0;           // when a peer last asked for a connection or confirmed one
+  engine::Engine* opened_at_ = nullptr;  // engine of the home flow of the connection that was accepted last
   std::uint64_t next_socket_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

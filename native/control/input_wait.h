@@ -19,14 +19,19 @@ class InputWait {
   explicit InputWait(std::int64_t spin_ns) noexcept : spin_ns_(spin_ns) {}
 
   // Returns once a descriptor has input, or after about `pause_ms` milliseconds (-1: no limit). Spins until `spin_ns`
-  // after `since_ns`, but not for longer than the pause. Several threads may wait at once.
-  void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns) noexcept {
+  // after `since_ns`, but not for longer than the pause, and calls between() in each turn. Several threads may wait at
+  // once.
+  template <class Between>
+  void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns, const Between& between) noexcept {
     const std::int64_t begun_ns = engine::now_ns();
     const std::int64_t end_ns = pause_ms < 0 ? INT64_MAX - kMsNs : begun_ns + pause_ms * kMsNs;
-    if (spins(descriptors, count, begun_ns, std::min(engine::later_ns(since_ns, spin_ns_), end_ns))) return;
+    if (spins(descriptors, count, begun_ns, std::min(engine::later_ns(since_ns, spin_ns_), end_ns), between)) return;
     // Rounded up: a caller that waits for a millisecond must not get zero.
     const std::int64_t left_ms = (std::max<std::int64_t>(end_ns - engine::now_ns(), 0) + kMsNs - 1) / kMsNs;
     static_cast<void>(::poll(descriptors, count, pause_ms < 0 ? -1 : static_cast<int>(left_ms)));
+  }
+  void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns) noexcept {
+    wait(descriptors, count, pause_ms, since_ns, [] {});
   }
 
  private:
@@ -36,9 +41,12 @@ class InputWait {
   static constexpr std::int64_t kInterruptedNs = 500'000, kSharedCoreNs = 100'000'000;
 
   // True: a descriptor has input.
-  bool spins(pollfd* descriptors, nfds_t count, std::int64_t now_ns, std::int64_t until_ns) noexcept {
+  template <class Between>
+  bool spins(pollfd* descriptors, nfds_t count, std::int64_t now_ns, std::int64_t until_ns,
+             const Between& between) noexcept {
     while (now_ns < until_ns && now_ns >= shared_until_ns_.load(std::memory_order_relaxed)) {
       if (::poll(descriptors, count, 0) > 0) return true;
+      between();
       ::sched_yield();
       const std::int64_t after_ns = engine::now_ns();
       if (after_ns - now_ns > kInterruptedNs) {

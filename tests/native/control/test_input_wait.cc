@@ -103,3 +103,16 @@ TEST(input_wait__an_event_long_ago_lets_it_sleep_at_once) {
   watcher.join();
   CHECK(slept);
 }
+
+TEST(input_wait__between_two_looks_it_does_other_work_only_while_it_spins) {
+  Bell bell;
+  int turns = 0;
+  InputWait spins(kSpinNs), sleeps(0);
+  spins.wait(bell.watched(), 1, kPatienceMs, now_ns(), [&] {
+    if (++turns == 3) bell.ring();
+  });
+  CHECK(bell.rang());
+  CHECK_EQUAL(turns, 3);
+  sleeps.wait(bell.watched(), 1, kPatienceMs, now_ns(), [&] { ++turns; });
+  CHECK_EQUAL(turns, 3);
+}
