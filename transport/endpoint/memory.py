@@ -159,12 +159,12 @@ def _found(
     """A native buffer, or a View of an array without a usable buffer protocol, as on a GPU."""
     if getattr(getattr(obj, "dtype", None), "hasobject", False):
         raise InvalidArgumentError(f"{argument}: an array of Python objects cannot be sent")
-    try:
-        return native.Buffer(obj, argument, writable)
-    except TypeError:
-        if not is_array(obj):
-            raise
-    except ValueError as error:
-        if not is_on_gpu(obj):
+    if not is_on_gpu(obj):  # else the attempt would fail, and an exception takes 20 us
+        try:
+            return native.Buffer(obj, argument, writable)
+        except TypeError:
+            if not is_array(obj):
+                raise
+        except ValueError as error:
             raise InvalidArgumentError(str(error)) from None
     return view_of(obj, argument, writable=writable, stream=stream, lent_streams=lent_streams)
