@@ -105,6 +105,10 @@ def test_run__what_makes_no_sense_is_refused() -> None:
         ("dead_path", {"network": Network(dead_path=(1, 3, 9))}),
         ("stagger_ns", {"traffic": Traffic(stagger_ns=-1)}),
         ("duration_ns", {"traffic": Traffic(duration_ns=math.inf)}),  # type: ignore[arg-type]
+        ("segment_bytes", {"traffic": Traffic(segment_bytes=100)}),
+        ("segment_bytes", {"traffic": Traffic(segment_bytes=1 << 16)}),
+        ("burst_bytes_max", {"traffic": Traffic(burst_bytes_max=0)}),
+        ("burst_bytes_max", {"traffic": Traffic(burst_bytes_max=1 << 21)}),
         ("params: no speed policy", {"params": {"speed": {}}}),
         ("params: no credit policy", {"params": {"credit": {"window_bytes": 1}}}),
     ],
@@ -112,6 +116,25 @@ def test_run__what_makes_no_sense_is_refused() -> None:
 def test_run__a_wrong_figure_is_named(says: str, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{says}"):
         run(**given)
+
+
+def test_try__takes_the_size_of_segments_and_bursts(tmp_path: Path) -> None:
+    out = tmp_path / "try.json"
+    found = []
+    for more in (
+        [],
+        ["--segment-bytes", "4160", "--burst-bytes-max", "65536"],
+        ["--segment-bytes", "9000"],
+        ["--burst-bytes-max", "4160"],
+    ):
+        arguments = ["try", "dctcp", "--paths", "2", "--duration-ms", "5", *more]
+        done = CliRunner().invoke(policy_group, [*arguments, "--json", str(out)])
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(out.read_text()))
+    assert found[0]["fingerprint"] == found[1]["fingerprint"], "these are the defaults"
+    assert len({one["fingerprint"] for one in found}) == 3
+    assert [one["traffic"]["segment_bytes"] for one in found[1:3]] == [4160, 9000]
+    assert found[3]["traffic"]["burst_bytes_max"] == 4160
 
 
 def test_try__table_json_and_recording(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
 from transport.policies.choice import PolicyRefusedError, split
-from transport.policies.trial import Network, Outcome, Traffic, run
+from transport.policies.dumbbell import BURST_BYTES_MAX, SEGMENT_BYTES
+from transport.policies.trial import (
+    BURST_BYTES_END,
+    SEGMENT_BYTES_MIN,
+    Network,
+    Outcome,
+    Traffic,
+    run,
+)
 
 MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
@@ -173,6 +182,20 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     type=FiniteRange(0.001, MS_MAX),
     help="Virtual time to run.",
 )
+@click.option(
+    "--segment-bytes",
+    default=SEGMENT_BYTES,
+    show_default=True,
+    type=click.IntRange(SEGMENT_BYTES_MIN, 65_535),
+    help="Size of a packet, with weft's header of 64 bytes.",
+)
+@click.option(
+    "--burst-bytes-max",
+    default=BURST_BYTES_MAX,
+    show_default=True,
+    type=click.IntRange(SEGMENT_BYTES_MIN, BURST_BYTES_END - 1),
+    help="Bytes that one decision sends on one path; a segment in any case.",
+)
 @click.option("--seed", default=1, show_default=True, type=SEED)
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option(
@@ -181,22 +204,7 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     help="Write every decision to this file, for weft policy replay.",
 )
 @json_option
-def command(
-    policies: tuple[str, ...],
-    flows: int,
-    stagger_ms: float,
-    paths: int,
-    gbytes_per_s: float,
-    delay_us: float,
-    queue_kb: int,
-    mark_kb: int,
-    loss: float,
-    duration_ms: float,
-    seed: int,
-    plot: Path | None,
-    record: Path | None,
-    json_path: str | None,
-) -> None:
+def command(policies: tuple[str, ...], **given: Any) -> None:
     """Run POLICIES in a small simulated network and print the results.
 
     A policy is a registered name or a .py file, with parameters as in a WEFT_*_POLICY variable.
@@ -205,31 +213,45 @@ def command(
 
     Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
     """
+    plot, record, seed = given["plot"], given["record"], given["seed"]
     drawing = [PLOTS] if plot is not None else []
     need_packages("weft policy try", *drawing, *compiling(policies))
     chosen = chosen_policies(policies)
-    network = Network(
-        paths=paths,
-        bytes_per_s=int(gbytes_per_s * 1e9),
-        delay_ns=int(delay_us * 1e3),
-        queue_bytes=queue_kb * 1000,
-        mark_bytes=mark_kb * 1000,
-        loss=loss,
-    )
-    traffic = Traffic(
-        flows=flows, stagger_ns=int(stagger_ms * 1e6), duration_ns=int(duration_ms * 1e6)
-    )
     pyplot = plots.prepared(plot) if plot is not None else None
+    network, traffic = network_of(given), traffic_of(given)
     outcome = simulated(chosen, network, traffic, seed, record is not None)
     if record is not None:
         write_file(record, outcome.report.recording)
     if plot is not None:
         draw(pyplot, outcome, " ".join(policies), plot)
-    if json_path is not None:
-        write_json(document(outcome, chosen, seed), json_path)
+    if given["json_path"] is not None:
+        write_json(document(outcome, chosen, seed), given["json_path"])
     else:
         show(outcome)
     judge(outcome)
+
+
+def network_of(given: Mapping[str, Any]) -> Network:
+    """The network that the options describe."""
+    return Network(
+        paths=given["paths"],
+        bytes_per_s=int(given["gbytes_per_s"] * 1e9),
+        delay_ns=int(given["delay_us"] * 1e3),
+        queue_bytes=given["queue_kb"] * 1000,
+        mark_bytes=given["mark_kb"] * 1000,
+        loss=given["loss"],
+    )
+
+
+def traffic_of(given: Mapping[str, Any]) -> Traffic:
+    """The flows that the options describe."""
+    return Traffic(
+        flows=given["flows"],
+        stagger_ns=int(given["stagger_ms"] * 1e6),
+        duration_ns=int(given["duration_ms"] * 1e6),
+        segment_bytes=given["segment_bytes"],
+        burst_bytes_max=given["burst_bytes_max"],
+    )
 
 
 def judge(outcome: Outcome) -> None:

@@ -26,6 +26,7 @@ STEP_HOPS = 1_000_000
 # The engine's defaults. Those of the fabric are shorter, and would hide what policies do with them.
 ACK_BYTES, ACK_DELAY_NS = 256 << 10, 30_000
 RTO_NS_MIN, RTO_NS_MAX = 1_000_000, 1_000_000_000
+SEGMENT_BYTES, BURST_BYTES_MAX = 4_160, 65_536
 SENDERS, RECEIVERS = 0, 1  # number of the switch at the senders, and of that at the receivers
 
 
@@ -90,7 +91,8 @@ class Plan:
     flows: list[Flow]
     limit_ns: int
     seed: int = 1
-    segment_bytes: int = 4_160
+    segment_bytes: int = SEGMENT_BYTES
+    burst_bytes_max: int = BURST_BYTES_MAX
     ahead: int = 4
     ack_loss: float = 0.0
     receiver_port: Link | None = None
@@ -304,6 +306,7 @@ class _Run:
         plan, made = self.plan, self.plan.fabric
         made.seed, made.limit_ns, made.paths = plan.seed, plan.limit_ns, len(plan.paths)
         made.segment_bytes, made.window_bytes_max = plan.segment_bytes, plan.window_bytes_max
+        made.burst_bytes_max = plan.burst_bytes_max
         made.rto_ns_min, made.rto_ns_max = plan.rto_ns_min, plan.rto_ns_max
         # A simulated flow has no handshake, which would have measured this round trip.
         made.rtt_expected_ns = 2 * min((one.delay_ns for one in plan.paths), default=0)

@@ -16,11 +16,12 @@ from congestion.api import MAX_PATHS
 from transport.errors import InvalidArgumentError
 from transport.policies import dumbbell
 from transport.policies.choice import PolicyName, choose
-from transport.policies.dumbbell import Change, Flow, Link, Plan
+from transport.policies.dumbbell import BURST_BYTES_MAX, SEGMENT_BYTES, Change, Flow, Link, Plan
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # largest size, rate or time: sums over paths and flows fit in 64 bits
 FLOWS_MAX = 2048
+SEGMENT_BYTES_MIN, BURST_BYTES_END = 128, (1 << 20) + 1  # as of [hosts] of a scenario
 RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
 DELAY_NS = 25_000  # one-way delay, without the time to transmit
 
@@ -47,13 +48,19 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """`flows` flows, each between its own pair of hosts, started `stagger_ns` apart."""
+    """`flows` flows, each between its own pair of hosts, started `stagger_ns` apart.
+
+    segment_bytes: the size of a packet, with weft's header of 64 bytes. burst_bytes_max: bytes
+    that one decision sends on one path. Both as in [hosts] of a scenario.
+    """
 
     flows: int = 2
     stagger_ns: int = 0
     message_bytes: int = 1 << 20
     ahead: int = 4  # number of messages that each flow has posted at a time
     duration_ns: int = 50_000_000
+    segment_bytes: int = SEGMENT_BYTES
+    burst_bytes_max: int = BURST_BYTES_MAX
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,8 @@ def run(
         ],
         ahead=traffic.ahead,
         limit_ns=traffic.duration_ns,
+        segment_bytes=traffic.segment_bytes,
+        burst_bytes_max=traffic.burst_bytes_max,
         link_bytes_per_s=network.bytes_per_s * network.paths,
         trace_ns=max(traffic.duration_ns // samples, 1) if samples else 0,
         recording_bytes_max=RECORDING_BYTES_MAX if record else 0,
@@ -171,6 +180,8 @@ def _check(network: Network, traffic: Traffic, seed: int, samples: int) -> None:
     for name in ("delay_ns", "queue_bytes", "mark_bytes", "jitter_ns"):
         _whole(name, getattr(network, name), FIGURE_MAX)
     _whole("flows", traffic.flows, FLOWS_MAX + 1)
+    _whole("segment_bytes", traffic.segment_bytes, 1 << 16, SEGMENT_BYTES_MIN)
+    _whole("burst_bytes_max", traffic.burst_bytes_max, BURST_BYTES_END, SEGMENT_BYTES_MIN)
     for name in ("stagger_ns", "message_bytes", "ahead", "duration_ns"):
         _whole(name, getattr(traffic, name), FIGURE_MAX if name != "ahead" else 1 << 32)
     _share("loss", network.loss)
