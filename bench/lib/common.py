@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import platform
 import signal
 import statistics
 import sys
@@ -21,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 from bench.lib.record import sealed
 from transport.cli.output import json_option, print_table, write_json
 from transport.ground import build_info
+from transport.ground.machine import machine
 
 __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "rounds", "verdict"]
 
@@ -45,17 +44,6 @@ FILES = (
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]
-
-
-def cpu_model() -> str:
-    """The processor's name in /proc/cpuinfo."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 def commit() -> str:
@@ -89,10 +77,7 @@ def document(bench: str, rows: Sequence[Config], **more: Any) -> Config:
     return {
         "bench": bench,
         "environment": {
-            "cpu": cpu_model(),
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
+            **machine(),
             "weft": build_info.version(),
             "commit": commit(),
             "knobs": knobs,

@@ -48,6 +48,7 @@ NEEDS = {
     "estimate train llama2-7b --data 64 --curves OUT.svg": "plots",
     "sim first --no-compare --limit 1us --plot OUT.svg": "plots",
     "sim first --no-compare --limit 1us --html OUT.html": "plots",
+    "sim first --no-compare --limit 1us --csv OUT.parquet": "trace",
     "sim first --no-compare --limit 1us --workload TRACE --html OUT.html": "trace",
     f"sim first --no-compare --limit 1us --window {POLICY} --plot OUT.svg": "policies,plots",
     f"sim first --no-compare --limit 1us --policy {POLICY} --plot OUT.svg": "policies,plots",

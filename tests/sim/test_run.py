@@ -400,7 +400,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--set", "seed=1,2"], 2, "give the seeds of a sweep with --seeds"),
         (["small", "--set", "seed=1", "--seeds", "1-2"], 2, "--seeds and --set seed"),
         (["small", "--set", "limit_ns=5", "--limit", "3 us"], 2, "--limit and --set limit_ns"),
-        (["small", "--csv", "a.parquet"], 2, "end the name in .csv"),
+        (["small", "--csv", "a.json"], 2, "end the name in .csv or .txt or .parquet"),
         (["small", "--html", "a.pdf"], 2, "end the name in .html"),
         (["small", "--json", "a.csv"], 2, "end the name in .json"),
         (["small", "--dask", "tcp://127.0.0.1:9"], 2, "the scheduler does not answer"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.text import Text
 from transport.cli.options import JSON, OutputFile
 from transport.ground import created
 
+NUMBERS = re.compile(r"\[\n([-+.eE0-9,\s]+)\]")  # a list of numbers in indented JSON
 PIPE_WIDTH = 200  # width of tables where output is no terminal
 # Errors that a wrong file name causes, unlike a full disk.
 WRONG_NAMES = (
@@ -33,9 +35,16 @@ json_option = click.option(
 )
 
 
-def write_json(value: Any, path: str) -> None:
-    """Writes JSON to a file, or to stdout if the path is '-'."""
-    write_file(path, json.dumps(value, indent=2) + "\n")
+def write_json(value: Any, path: str, *, short: bool = False) -> None:
+    """Writes JSON to a file, or to stdout if the path is '-'.
+
+    short: a list of numbers takes one line.
+    """
+    text = json.dumps(value, indent=2)
+    if short:
+        # A string has no end of line in JSON, so no match begins in one.
+        text = NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
+    write_file(path, text + "\n")
 
 
 def write_file(path: Path | str, content: str | bytes) -> None:

@@ -16,12 +16,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
-from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
+from transport.cli.options import HTML, SEED, OutputFolder, TimeType, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.packages import PAGES, PLOTS, TRACES, compiling, need_packages
+from transport.cli.rows_file import ROWS, is_parquet
 from transport.cli.sim_compare import beside, own_simulation
 from transport.cli.sim_routes import write_routes
-from transport.cli.sim_show import Files, show, show_sweep
+from transport.cli.sim_show import ROWS_OF, Files, show, show_sweep
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.ground import toml
@@ -282,8 +283,13 @@ def run_sweep(
 @click.option(
     "--csv",
     "csv_path",
-    type=output_file(*CSV),
-    help="Write a row per transfer, or per run of a sweep.",
+    type=output_file(*ROWS),
+    help="Write a row per transfer, or per run of a sweep; Parquet if the name ends in .parquet.",
+)
+@click.option(
+    "--rows",
+    type=click.Choice(ROWS_OF),
+    help="With --csv: a row per run, per job and group of message sizes, or per transfer.",
 )
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option(
@@ -330,7 +336,10 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
     if given["scenario"] is None:
         raise click.UsageError("give a SCENARIO: a file, or a name from weft sim --list")
     need_packages("weft sim", *packages_of(given))
-    files = Files(given["json_path"], given["csv_path"], given["plot"], given["html_path"])
+    if given["rows"] is not None and given["csv_path"] is None:
+        raise click.UsageError("--rows says what --csv writes: give --csv FILE too")
+    paths = given["json_path"], given["csv_path"], given["plot"], given["html_path"]
+    files = Files(*paths, given["rows"])
     try:
         return asked(given, files)
     except PolicyRefusedError as error:
@@ -343,6 +352,8 @@ def packages_of(given: Mapping[str, Any]) -> list[str]:
     """The optional packages that the options need."""
     by_option = {"plot": PLOTS, "html_path": PAGES, "workload": TRACES, "dask": "distributed"}
     wanted = [package for option, package in by_option.items() if given[option] is not None]
+    if is_parquet(given["csv_path"]):
+        wanted.append(TRACES)
     policies = (*given["words"], *(given[name] for name in FAMILY_OPTIONS))
     return [*wanted, *compiling(policies)]
 
@@ -506,7 +517,8 @@ def do_sweep(
     if files.plot is not None:
         cli_plots.prepared(files.plot)
     cases = sweep.cases_of(scenario, seeds, settings, policies)
-    options = {"threads": given["threads"], "check": given["check"]}
+    options = {name: given[name] for name in ("threads", "check")}
+    options["transfers"] = files.csv is not None and files.rows == "transfers"
     if given["dask"]:
         found = sweep.on_dask(scenario, cases, given["dask"], **options)
     else:

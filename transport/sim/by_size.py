@@ -51,6 +51,18 @@ def rows(sizes: Array, slowdown: Array, payload_bytes: int) -> list[dict[str, An
     return found
 
 
+def is_judged(name: str, transfers: int) -> bool:
+    """Whether a value is known from so many transfers: name is its key, such as fct_ns_p99.
+
+    A quantile of an FCT or slowdown needs as many transfers as QUANTILES says; other values do not
+    depend on their number.
+    """
+    if not name.startswith(("fct_ns_", "slowdown_")):
+        return True
+    _, least = QUANTILES.get(name.removesuffix("_worst").rpartition("_")[2], (0, 0))
+    return transfers >= least
+
+
 def label(row: dict[str, Any]) -> str:
     """The sizes of a row's group as text, such as 10 kB to 100 kB."""
     if row["bytes_from"] == 0:

@@ -49,6 +49,7 @@ def sweep_page(
     cases: Sequence[Case],
     rows: Mapping[int, Mapping[str, Any]],
     summary: Sequence[Mapping[str, Any]],
+    sizes: Sequence[Mapping[str, Any]],
     command: str,
     partial_run: bool,
 ) -> str:
@@ -60,6 +61,7 @@ def sweep_page(
         command=command,
         partial=partial_run,
         summary=tables.sweep(summary),
+        sizes=tables.sweep_sizes(sizes),
         runs=tables.sweep_runs(ordered),
         **_drawn(partial(plots.sweep_panels, cases, rows)),
     )

@@ -69,6 +69,8 @@ class Result:
         if row["done"]:
             said[0] += f" in {time_text(row['completion_ns'])}"
             for name in ("p50", "p99"):
+                if not by_size.is_judged(f"fct_ns_{name}", row["done"]):
+                    continue
                 fct, slowdown = time_text(row[f"fct_ns_{name}"]), row[f"slowdown_{name}"]
                 said.append(f"FCT {name} {fct}, slowdown {slowdown:.3g}")
         if not self.good:
@@ -277,6 +279,48 @@ class Result:
         """The tiers whose queues are in switches."""
         return [row for row in self.tiers if not row["tier"].startswith("host>")]
 
+    @property
+    def hashes(self) -> dict[str, Any]:
+        """SHA-256 of all that the run was made from, as hexadecimal text.
+
+        scenario: of its file, before any key was changed; policies: family -> of its source, None
+        for a policy that is part of weft; files: name -> of a file that the scenario names.
+        """
+        return {
+            "scenario": self.scenario.provenance()["scenario_sha256"],
+            "policies": {family: digest_of(text) for family, text in self.sources.items()},
+            "files": self.scenario.file_hashes(),
+        }
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What tells this run from others, as columns of its rows.
+
+        Scenario, file and SHA-256, seed, fingerprint, and of each family its policy, as
+        window_policy, and the SHA-256 of its source, as window_sha256; see `hashes`.
+        """
+        found: dict[str, Any] = {**self.scenario.provenance(), "seed": self.seed}
+        return found | policy_columns(self) | {"fingerprint": self.fingerprint}
+
+    def samples_dict(self) -> dict[str, Any]:
+        """The samples as lists, in the units that docs/SIMULATOR.md says; {} without samples.
+
+        ports and connections name the columns: a port as leaf0>spine2, a connection by its ends
+        and the number of its first transfer.
+        """
+        if not self.samples:
+            return {}
+        own = self.scenario
+        names, ends = own.network.node_names, own.work.transfers
+        found: dict[str, Any] = {
+            "ports": [own.network.port_name(int(port)) for port in own.sampled_ports()],
+            "connections": [
+                {"from": names[ends["from"][one]], "to": names[ends["to"][one]], "transfer": one}
+                for one in self.sampled_transfers
+            ],
+        }
+        return found | {name: values.tolist() for name, values in self.samples.items()}
+
     def as_dict(self) -> dict[str, Any]:
         """The result as a JSON object."""
         own = self.scenario
@@ -286,6 +330,7 @@ class Result:
             "fingerprint": self.fingerprint,
             "policies": self.policies,
             "sources": self.sources,
+            "hashes": self.hashes,
             "summary": self.summary(),
             "jobs": self.jobs,
             "slowdown_by_size": self.slowdown_by_size,
@@ -297,31 +342,54 @@ class Result:
             "policy_failure": self.policy_failure,
             "notes": [*own.network.notes, *own.work.notes],
             "keys": {k: v for k, v in own.keys.items() if k != "about"},
+            "samples": self.samples_dict(),
         }
         return found | ({"partial": True} if self.partial else {})
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each transfer, for CSV and data frames."""
-        work, network = self.scenario.work, self.scenario.network
-        slowdown = np.full(len(self.transfers), None, object)
-        slowdown[self.done] = np.round(self.slowdown, 4)
-        columns = {
-            "from": [network.node_names[one] for one in work.transfers["from"]],
-            "to": [network.node_names[one] for one in work.transfers["to"]],
-            "job": [work.names[one] for one in work.transfers["job"]],
-            "bytes": work.transfers["bytes"].tolist(),
-            **{name: self.transfers[name].tolist() for name in self.transfers.dtype.names or ()},
-            "ideal_ns": self.ideal_ns.tolist(),
-            "slowdown": slowdown.tolist(),
-        }
+        """One row for each transfer, for CSV and data frames: see columns()."""
+        columns = {name: values.tolist() for name, values in self.columns().items()}
         return [
             dict(zip(columns, values, strict=True))
             for values in zip(*columns.values(), strict=True)
         ]
 
+    def columns(self) -> dict[str, Array]:
+        """The columns of rows(), each an array of shape [transfer].
+
+        from, to, job: text; bytes; ready_ns, posted_ns, received_ns, sent_ns, as in `transfers`;
+        ideal_ns; slowdown, rounded to 4 decimals, None if the transfer is not received.
+        """
+        work, names = self.scenario.work, np.array(self.scenario.network.node_names, object)
+        slowdown = np.full(len(self.transfers), None, object)
+        slowdown[self.done] = np.round(self.slowdown, 4)
+        return {
+            "from": names[work.transfers["from"]],
+            "to": names[work.transfers["to"]],
+            "job": np.array(work.names, object)[work.transfers["job"]],
+            "bytes": work.transfers["bytes"],
+            **{name: self.transfers[name] for name in self.transfers.dtype.names or ()},
+            "ideal_ns": self.ideal_ns,
+            "slowdown": slowdown,
+        }
+
 
 def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {prefix + name: value for name, value in values.items()}
+
+
+def digest_of(source: str) -> str | None:
+    """The SHA-256 in one of Result.sources; None for a policy that is part of weft."""
+    digest = source.partition(":")[0]
+    return digest if len(digest) == 64 else None
+
+
+def policy_columns(result: Result) -> dict[str, str | None]:
+    """Of each family the policy and the SHA-256 of its source: window_policy, window_sha256."""
+    found: dict[str, str | None] = {
+        f"{family}_policy": text for family, text in result.policies.items()
+    }
+    return found | {f"{family}_sha256": digest_of(text) for family, text in result.sources.items()}
 
 
 def fingerprint(native: int, scenario: Scenario, sources: Mapping[str, str]) -> str:

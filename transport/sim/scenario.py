@@ -188,11 +188,27 @@ class Scenario:
         for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]
-        kept["files"] = {
+        kept["files"] = self.file_hashes()
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)
+
+    def file_hashes(self) -> dict[str, str]:
+        """SHA-256 of each file that the scenario names (lab, schedule, trace, plan), by name."""
+        return {
             name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
             for name in sorted(self._files())
         }
-        return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)
+
+    def provenance(self) -> dict[str, str | None]:
+        """Name, file and the SHA-256 of the file's text; the hash is None if there is no file.
+
+        The file is without its folder. The hash is that of the text before any key was changed.
+        """
+        digest = hashlib.sha256(self.text.encode()).hexdigest() if self.text else None
+        return {
+            "scenario": self.name,
+            "scenario_file": Path(self.file).name,
+            "scenario_sha256": digest,
+        }
 
     def _files(self) -> set[str]:
         found = {one["file"] for one in self.keys["workload"] if one["pattern"] == "goal"}

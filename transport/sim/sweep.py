@@ -20,12 +20,15 @@ from transport.errors import InvalidArgumentError, WeftError
 from transport.ground.extras import install
 from transport.ground.workers import follow_parent, interrupts_held
 from transport.policies.choice import choose
+from transport.sim import by_size
 from transport.sim.errors import ScenarioError, WorkerLostError
+from transport.sim.result import Result, policy_columns
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario
 from transport.sim.settings import applied
 
 CASES_MAX = 100_000
+SIZES, TRANSFERS = "slowdown_by_size", "transfer_columns"  # keys of a row that are tables
 # Variables that limit the threads of numerical libraries, by default one for each core per process.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
@@ -86,16 +89,27 @@ def _begin(stop: Any) -> None:
     follow_parent()
 
 
-def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
-    """Runs a case and returns its row; None if it was stopped."""
+def one_run(
+    scenario: Scenario, case: Case, threads: int, check: bool, transfers: bool = False
+) -> dict[str, Any] | None:
+    """Runs a case and returns its row; None if it was stopped.
+
+    SIZES of the row is Result.slowdown_by_size, and TRANSFERS, if asked for, Result.columns().
+    """
     row: dict[str, Any] = {**case.settings, "seed": case.seed}
     simulation = case.simulation(scenario, threads=threads, check=check)
     while simulation.step():
         if _stop is not None and _stop.is_set():
             return None
     result = simulation.result()
-    row |= result.summary()
-    row |= {f"{family}_policy": text for family, text in result.policies.items()}
+    row |= row_of(result)
+    row[SIZES] = result.slowdown_by_size
+    return row | ({TRANSFERS: result.columns()} if transfers else {})
+
+
+def row_of(result: Result) -> dict[str, Any]:
+    """A run as one row: Result.summary(), its policies, and whether it is good."""
+    row = result.summary() | policy_columns(result)
     for number, job in enumerate(result.jobs):
         if "busbw_bytes_per_s" in job:
             row.setdefault("busbw_bytes_per_s", job["busbw_bytes_per_s"])
@@ -105,10 +119,17 @@ def one_run(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[s
     return row | {"good": result.good, "problem": result.violation or result.policy_failure}
 
 
-def _attempt(scenario: Scenario, case: Case, threads: int, check: bool) -> dict[str, Any] | None:
+def of_run(row: Mapping[str, Any]) -> list[str]:
+    """The keys of a run's row that tell which run it was: its policies and its fingerprint."""
+    return [one for one in row if one.endswith(("_policy", "_sha256"))] + ["fingerprint"]
+
+
+def _attempt(
+    scenario: Scenario, case: Case, threads: int, check: bool, transfers: bool
+) -> dict[str, Any] | None:
     """Like one_run, but an error becomes a row, so that one bad case does not end the sweep."""
     try:
-        return one_run(scenario, case, threads, check)
+        return one_run(scenario, case, threads, check, transfers)
     except WeftError as error:
         return {**case.settings, "seed": case.seed, "good": False, "problem": str(error)}
 
@@ -136,7 +157,13 @@ def worker_environment() -> Iterator[None]:
 
 
 def local(
-    scenario: Scenario, cases: Sequence[Case], jobs: int, *, threads: int = 1, check: bool = False
+    scenario: Scenario,
+    cases: Sequence[Case],
+    jobs: int,
+    *,
+    threads: int = 1,
+    check: bool = False,
+    transfers: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Runs the cases in processes on this host; yields index and row of each as it finishes.
 
@@ -151,7 +178,7 @@ def local(
         try:
             with interrupts_held():
                 waiting = {
-                    pool.submit(_attempt, scenario, case, threads, check): index
+                    pool.submit(_attempt, scenario, case, threads, check, transfers): index
                     for index, case in enumerate(cases)
                 }
             for done in as_completed(waiting):
@@ -175,6 +202,7 @@ def on_dask(
     *,
     threads: int = 1,
     check: bool = False,
+    transfers: bool = False,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Runs the cases on the workers of a Dask cluster, where weft must be installed."""
     try:
@@ -187,7 +215,7 @@ def on_dask(
         raise ScenarioError(f"--dask {address}: the scheduler does not answer: {error}") from None
     with client:
         waiting = {
-            client.submit(_attempt, scenario, case, threads, check, pure=False): index
+            client.submit(_attempt, scenario, case, threads, check, transfers, pure=False): index
             for index, case in enumerate(cases)
         }
         try:
@@ -211,14 +239,8 @@ def summarised(
     cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """One row for each setting: the median and the worst of each measure over the seeds."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for index, case in enumerate(cases):
-        key = tuple(case.settings.items())
-        groups.setdefault(key, [])
-        if index in rows:
-            groups[key].append(rows[index])
     found = []
-    for key, mine in groups.items():
+    for key, mine in _by_setting(cases, rows).items():
         row: dict[str, Any] = {**dict(key), "seeds": len(mine)}
         row["good"] = sum(bool(one.get("good")) for one in mine)
         for name in MEASURES:
@@ -229,3 +251,44 @@ def summarised(
                 row[f"{name}_worst"] = worst(values)
         found.append(row)
     return found
+
+
+def sizes_summarised(
+    cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row for each setting, job and group of message sizes, from the runs' SIZES.
+
+    A row has the settings, job, bytes_from and bytes_to, runs (with transfers of these sizes),
+    transfers (the least number of them in one run), and of each quantile and of the maximum of
+    the slowdown the median and the worst over these runs. A quantile that one of them does not
+    judge is None.
+    """
+    found = []
+    for key, mine in _by_setting(cases, rows).items():
+        groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for one in (one for row in mine for one in row.get(SIZES, ())):
+            groups.setdefault((one["job"], one["bytes_from"], one["bytes_to"]), []).append(one)
+        jobs = {job: place for place, job in enumerate(dict.fromkeys(one[0] for one in groups))}
+        for job, begin, end in sorted(groups, key=lambda one: (jobs[one[0]], one[1])):
+            bins = groups[job, begin, end]
+            row: dict[str, Any] = {**dict(key), "job": job, "bytes_from": begin, "bytes_to": end}
+            row |= {"runs": len(bins), "transfers": min(one["transfers"] for one in bins)}
+            for name in (f"slowdown_{each}" for each in (*by_size.QUANTILES, "max")):
+                values = [one[name] for one in bins]
+                judged = None not in values
+                row[name] = statistics.median(values) if judged else None
+                row[f"{name}_worst"] = max(values) if judged else None
+            found.append(row)
+    return found
+
+
+def _by_setting(
+    cases: Sequence[Case], rows: Mapping[int, Mapping[str, Any]]
+) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """The rows of the runs of each setting, the items of its dictionary."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for index, case in enumerate(cases):
+        mine = groups.setdefault(tuple(case.settings.items()), [])
+        if index in rows:
+            mine.append(rows[index])
+    return groups

@@ -12,6 +12,7 @@ from transport.sim.result import IDEAL, Result
 from transport.sim.sweep import MEASURES
 
 Rows = tuple[list[str], list[list[str]]]
+NOT_JUDGED = "-"  # a quantile of too few transfers
 
 JOBS = {
     "job": "job",
@@ -102,14 +103,37 @@ def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Row
     ]
 
 
-def jobs(results: Mapping[str, Result]) -> Rows:
-    """One row per job of each run. The label of a run is empty if there is just one."""
-    rows = [
-        {**row, "run": run, "done": f"{row['done']:,}/{row['transfers']:,}"}
-        for run, result in results.items()
-        for row in result.jobs
+def _judged(
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], count: str
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The columns and rows with "-" for a quantile of too few transfers.
+
+    count: the key of their number. A column of "-" alone is left out, unless it is the median.
+    """
+    shown = [
+        {
+            key: value if value is None or by_size.is_judged(key, row[count]) else NOT_JUDGED
+            for key, value in row.items()
+        }
+        for row in rows
     ]
-    return _table({"run": "policy", **JOBS}, rows)
+    kept = {
+        key: title
+        for key, title in columns.items()
+        if key.endswith("_p50") or any(row.get(key) not in (None, NOT_JUDGED) for row in shown)
+    }
+    return kept, shown
+
+
+def jobs(results: Mapping[str, Result]) -> Rows:
+    """One row per job of each run; "-": too few transfers for this quantile.
+
+    The label of a run is empty if there is just one.
+    """
+    rows = [{**row, "run": run} for run, result in results.items() for row in result.jobs]
+    columns, shown = _judged({"run": "policy", **JOBS}, rows, "done")
+    said = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in shown]
+    return _table(columns, said)
 
 
 def sizes(results: Mapping[str, Result]) -> Rows:
@@ -119,10 +143,18 @@ def sizes(results: Mapping[str, Result]) -> Rows:
         for run, result in results.items()
         for row in result.slowdown_by_size
     ]
+    return _sizes({"run": "policy"}, SIZES, rows)
+
+
+def _sizes(
+    first: Mapping[str, str], columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> Rows:
+    """A table with the columns of which any value is known; None is a quantile not judged."""
     judged = {key for row in rows for key, value in row.items() if value is not None}
-    shown = {key: title for key, title in SIZES.items() if key in judged | {"slowdown_p50"}}
-    filled = [{key: "-" if row[key] is None else row[key] for key in row} for row in rows]
-    return _table({"run": "policy", **shown}, filled)
+    kept = judged | {"slowdown_p50"}
+    shown = {key: title for key, title in columns.items() if key in kept}
+    filled = [{key: NOT_JUDGED if row[key] is None else row[key] for key in row} for row in rows]
+    return _table({**first, **shown}, filled)
 
 
 def steps(result: Result) -> Rows:
@@ -161,23 +193,36 @@ def remarks(result: Result) -> list[str]:
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
-    """One row per setting, with median and worst over the seeds."""
+    """One row per setting, with median and worst over the seeds.
+
+    A quantile is "-" if one of the runs has too few transfers for it.
+    """
     columns = _settings(rows)
     for name, title in SWEEP.items():
         columns |= {name: title, f"{name}_worst": "worst"}
-    return _table(columns, rows)
+    return _table(*_judged(columns, [{"done_worst": 0, **row} for row in rows], "done_worst"))
+
+
+def sweep_sizes(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """One row per setting, job and group of message sizes: the rows of sizes_summarised."""
+    columns = {"job": "job", "size": "message size", "transfers": "fewest transfers"}
+    for name, title in SIZES.items():
+        if name.startswith("slowdown"):
+            columns |= {name: title, f"{name}_worst": "worst"}
+    settings = _settings([{key: row[key] for key in _until("job", row)} for row in rows[:1]])
+    return _sizes(settings, columns, [{**row, "size": by_size.label(dict(row))} for row in rows])
 
 
 def sweep_runs(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """One row per run of a sweep: its settings, seed and main measures."""
-    given = [{key: row[key] for key in _until_seed(row)} for row in rows[:1]]
-    columns = {**_settings(given), "seed": "seed", **SWEEP}
-    return _table({**columns, "good": "good", "problem": "problem"}, rows)
+    given = [{key: row[key] for key in _until("seed", row)} for row in rows[:1]]
+    columns = {**_settings(given), "seed": "seed", **SWEEP, "good": "good", "problem": "problem"}
+    return _table(*_judged(columns, [{"done": 0, **row} for row in rows], "done"))
 
 
-def _until_seed(row: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a run's row that are settings: those before its seed."""
-    return itertools.takewhile(lambda key: key != "seed", row)
+def _until(last: str, row: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a row before this one: of a run's row, its settings are those before its seed."""
+    return itertools.takewhile(lambda key: key != last, row)
 
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
