@@ -270,8 +270,11 @@ def test_cli__a_sweep_shows_slowdowns_by_size(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.json"
-    assert invoke(["sim", str(small), "--seeds", "1-2", "--json", str(out)]) == 0
+    page = tmp_path / "a.html"
+    given = ["sim", str(small), "--seeds", "1-2", "--json", str(out), "--html", str(page)]
+    assert invoke(given) == 0
     assert "message size" in capsys.readouterr().out
+    assert "<h2>Slowdown by message size</h2>" in page.read_text()
     found = json.loads(out.read_text())
     (row,) = found[sweep.SIZES]
     assert (row["runs"], row["transfers"]) == (2, 64)
