@@ -29,7 +29,7 @@ void Port::begin_loan(Problem* problem) noexcept {
   in_.read(&loan, sizeof loan);
   in_.publish();
   receiving_.open.store(false, std::memory_order_relaxed);
-  if (!loans_.take(receiving_.post, receiving_.bytes, loan, shared_from_this()))
+  if (!loans_.take(receiving_.post, receiving_.bytes, loan, weak_from_this().lock()))
     problem->status = Status::out_of_memory;
   wake(kWantsRoom);
 }
