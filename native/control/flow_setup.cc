@@ -120,12 +120,16 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     flow.end.remote_engine = plan.remote_engine;
     const auto [place, fresh] = peers_.try_emplace(flow.key);
     Status status = Status::ok;
-    if (fresh) flow.engine->call([&] { status = reserve_peer(flow.engine, device, &place->second, error); });
-    if (status == Status::ok) {
-      status = take_spare(flow.engine, &flow.end.flow);
-      if (status != Status::ok && fresh) {
-        flow.engine->call([&] { release_peer(flow.engine, place->second.index); });
+    try {
+      if (fresh) flow.engine->call([&] { status = reserve_peer(flow.engine, device, &place->second, error); });
+      if (status == Status::ok) {
+        status = take_spare(flow.engine, &flow.end.flow);
+        if (status != Status::ok && fresh) {
+          flow.engine->call([&] { release_peer(flow.engine, place->second.index); });
+        }
       }
+    } catch (const std::bad_alloc&) {  // the next dial must not take the place for a whole one
+      status = Status::out_of_memory;
     }
     if (status != Status::ok) {
       if (fresh) peers_.erase(place);

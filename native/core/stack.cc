@@ -173,7 +173,11 @@ Status Stack::post_send(i64 now_ns, u32 index, const SendPost& send) noexcept {
 
 Status Stack::post_receive(i64 now_ns, u32 index, const ReceivePost& receive) noexcept {
   Flow* target = opened(now_ns, index);
-  if (target == nullptr) return lacks(index);
+  if (target == nullptr) {
+    // Of a dead peer the home flow, which is never deferred, may hold the message, and decides.
+    const bool home_decides = deferred_.has(index) && peers_[deferred_.peer_of(index)].dead();
+    return home_decides ? Status::ok : lacks(index);
+  }
   const bool may_hold = target->peer_closed && !target->failed;
   if (!target->is_open() && !may_hold) return Status::connection_closed;
   const u64 held = target->rx.eager_held();

@@ -559,9 +559,9 @@ void Engine::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
 void Engine::reserve_owner(std::uint32_t flow) {
   if (trace_ != nullptr) trace_->name_flow(flow, 0);
   if (owners_.size() > flow) return;
-  owners_.resize(flow + 1);
   quiesced_.resize(flow + 1, false);
   closed_.resize(flow + 1, false);
+  owners_.resize(flow + 1);  // last: its size tells that there is room in all
 }
 
 void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) noexcept {

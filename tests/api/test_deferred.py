@@ -85,6 +85,24 @@ def test_close__while_flows_open() -> None:
         exchange(left.connect(listener.handle), listener.accept(timeout_s=PATIENCE_S), LONG)
 
 
+@pytest.mark.parametrize("capacity", [10_000, 70_000, 1 << 20])
+def test_death__of_a_peer_leaves_what_it_has_sent(capacity: int) -> None:
+    """Receives of any capacity get the messages that arrived; then they fail."""
+    with (
+        running(child("sends_and_dies", WEFT_ENGINES=str(ENGINES))) as there,
+        Endpoint(**SETTINGS) as near,
+    ):
+        here = near.connect(bytes.fromhex(line(there)))
+        assert line(there) == "sent"
+        there.kill()
+        with pytest.raises(PeerDeadError):  # waits until the death is known
+            here.send(b"to the dead", timeout_s=PATIENCE_S)
+        for message in (b"first", b"second"):
+            assert here.recv(capacity, timeout_s=PATIENCE_S) == message
+        with pytest.raises(PeerDeadError):
+            here.recv(capacity, timeout_s=PATIENCE_S)
+
+
 def test_death__of_a_peer_ends_flows_that_never_opened() -> None:
     with running(child("echoes", WEFT_ENGINES=str(ENGINES))) as there, Endpoint(**SETTINGS) as near:
         here = near.connect(bytes.fromhex(line(there)))
