@@ -31,8 +31,9 @@ struct LoanTarget {
 
 class LoanReturn {
  public:
-  // The bytes of a loan are in place, or will never be. Any thread may call it.
-  virtual void on_taken(std::uint64_t turn, Status status) noexcept = 0;
+  // The bytes of a loan are in place, or will never be. Any thread may call it. False: the loan does not count, because
+  // the peer has taken it back or has ended; then the port fails the receive, with the reason.
+  virtual bool on_taken(std::uint64_t turn, Status status) noexcept = 0;
 
  protected:
   ~LoanReturn() = default;

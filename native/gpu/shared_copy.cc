@@ -23,6 +23,7 @@ template <class Submit, class Launch>
 bool SharedCopy::start(const Submit& submit, const Launch& launch) noexcept {
   const Driver& driver = copier_->driver_;
   const Current current(driver, copier_->context_);
+  begun_ = false;
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
     return false;
@@ -32,7 +33,8 @@ bool SharedCopy::start(const Submit& submit, const Launch& launch) noexcept {
   if (kernel.takes_copies()) {
     const Result result = submit(kernel);
     if (result != kSuccess) fail("cuEventQuery", result);
-    return result == kSuccess;
+    begun_ = result == kSuccess;
+    return begun_;
   }
   Result result = kSuccess;
   if (done_ == nullptr) done_ = copier_->take_event(&result);
@@ -45,7 +47,8 @@ bool SharedCopy::start(const Submit& submit, const Launch& launch) noexcept {
   result = launch(driver, stream);
   if (result != kSuccess) fail("cuMemcpyDtoDAsync", result);
   if (result == kSuccess && (result = driver.event_record(done_, stream)) != kSuccess) fail("cuEventRecord", result);
-  if (result == kSuccess) return true;
+  begun_ = result == kSuccess;
+  if (begun_) return true;
   lock.unlock();                                         // the wait below may depend on a thread that needs the lock
   static_cast<void>(driver.stream_synchronize(stream));  // no event covers the copies before the one that failed
   return false;
@@ -82,6 +85,7 @@ bool SharedCopy::begin(Address from, std::uint8_t* pinned, std::uint64_t bytes) 
 }
 
 bool SharedCopy::ended() noexcept {
+  if (!begun_) return true;
   const Current current(copier_->driver_, copier_->context_);
   Result result = current.result();
   if (result == kSuccess)

@@ -34,6 +34,7 @@ class SharedCopy {
   Copier* const copier_;
   Event done_ = nullptr;
   PersistentKernel::Ticket ticket_ = 0;
+  bool begun_ = false;
   int refused_ = 0;
   std::string error_;
 };

@@ -2,6 +2,8 @@
 // destroyed with its last user.
 #include "native/gpu/shared_device.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <map>
 #include <new>
@@ -54,7 +56,29 @@ bool SharedDevice::make(const void* image, std::string* error) {
   }
   kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
   persistent_kernel_ = PersistentKernel::open(driver_, context_, kernels_.get(), error);
-  return persistent_kernel_ != nullptr && make_streams(error);
+  if (persistent_kernel_ == nullptr || !make_streams(error)) return false;
+  make_trial();
+  return true;
+}
+
+void SharedDevice::make_trial() {
+  if (::getrandom(trial_holds_.data(), sizeof trial_holds_, 0) != static_cast<ssize_t>(sizeof trial_holds_)) {
+    trial_missing_ = "getrandom fails";
+    return;
+  }
+  const Current current(driver_, context_);
+  const Stream stream = streams_[0][0];
+  Result result = driver_.alloc(&trial_memory_, kTrialBytes);
+  const char* called = "cuMemAlloc";
+  if (result != kSuccess) trial_memory_ = 0;
+  if (result == kSuccess) {
+    result = driver_.copy_to_device(trial_memory_, trial_holds_.data(), sizeof trial_holds_, stream);
+    called = "cuMemcpyHtoDAsync";
+  }
+  if (result == kSuccess) result = driver_.stream_synchronize(stream), called = "cuStreamSynchronize";
+  if (result == kSuccess) return;
+  trial_missing_ = driver_.say(called, result);
+  if (trial_memory_ != 0) static_cast<void>(driver_.free(std::exchange(trial_memory_, 0)));
 }
 
 bool SharedDevice::make_streams(std::string* error) {
@@ -116,6 +140,7 @@ SharedDevice::~SharedDevice() {
   kernels_.reset();
   {
     const Current current(driver_, context_);
+    if (trial_memory_ != 0) static_cast<void>(driver_.free(trial_memory_));
     for (const Stream stream : spare_) static_cast<void>(driver_.stream_destroy(stream));
     for (const auto& direction : streams_) {
       for (const Stream stream : direction) {

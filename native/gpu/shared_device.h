@@ -29,6 +29,12 @@ class SharedDevice {
   const Kernels* kernels() const noexcept { return kernels_.get(); }
   const std::string& kernels_missing() const noexcept { return kernels_missing_; }
   PersistentKernel& persistent_kernel() noexcept { return *persistent_kernel_; }
+  // Memory of the device with random content, for other processes to try whether they can read it; 0: there is none,
+  // and trial_missing() says why.
+  static constexpr std::size_t kTrialBytes = 4096;
+  Address trial_memory() const noexcept { return trial_memory_; }
+  const std::array<std::uint64_t, 2>& trial_holds() const noexcept { return trial_holds_; }
+  const std::string& trial_missing() const noexcept { return trial_missing_; }
   // A highest-priority stream for copies in one direction (`direction` 0: to the host, 1: to the device). Callers share
   // these streams, so none may put long work into them.
   Stream next_stream(std::size_t direction) noexcept { return streams_[direction][turn_[direction]++ % kStreams]; }
@@ -49,12 +55,16 @@ class SharedDevice {
   static constexpr std::size_t kSpare = 32;
   bool make(const void* image, std::string* error);
   bool make_streams(std::string* error);
+  void make_trial();
 
   const Driver& driver_;
   const DeviceId device_;
   Context context_ = nullptr;
   std::unique_ptr<Kernels> kernels_;
   std::string kernels_missing_;
+  Address trial_memory_ = 0;
+  std::array<std::uint64_t, 2> trial_holds_{};
+  std::string trial_missing_;
   std::unique_ptr<PersistentKernel> persistent_kernel_;
   std::array<std::array<Stream, kStreams>, 2> streams_{};
   std::array<std::atomic<std::size_t>, 2> turn_{};

@@ -58,43 +58,58 @@ void Mappings::close_those(const Choose& choose) noexcept {
   });
 }
 
+// False: none can be closed now.
+bool Mappings::close_oldest() noexcept {
+  std::int64_t oldest_ns = INT64_MAX;
+  for (const Mapping& each : all_) {
+    if (each.users == 0) oldest_ns = std::min(oldest_ns, each.used_ns);
+  }
+  const std::size_t before = all_.size();
+  close_those([&](const Mapping& each) { return each.used_ns == oldest_ns; });
+  return all_.size() < before;
+}
+
 // What cannot be closed while a stream waits stays mapped until the process ends.
 Mappings::~Mappings() {
   close_those([](const Mapping&) { return true; });
 }
 
-void Mappings::tend(std::int64_t now_ns) noexcept {
-  close_those([&](const Mapping& each) { return now_ns - each.used_ns >= kIdleNs; });
-}
-
 bool Mappings::map(Mapping* mapping, std::string* error) {
-  const Result result = driver_.ipc_open(&mapping->address, mapping->name.handle, kLazyPeerAccess);
+  const Current current(driver_, device_->context());
+  Result result = current.result();
+  const char* called = "cuCtxPushCurrent";
+  if (result == kSuccess) {
+    result = driver_.ipc_open(&mapping->address, mapping->name.handle, kLazyPeerAccess);
+    called = "cuIpcOpenMemHandle";
+  }
   if (result != kSuccess) {
-    *error = driver_.say("cuIpcOpenMemHandle", result);
+    *error = driver_.say(called, result);
     return false;
   }
   Address start = 0;
   const int asked[] = {kRangeStart, kRangeBytes};
   void* answers[] = {&start, &mapping->bytes};
-  const bool known = driver_.pointer_attributes(2, asked, answers, mapping->address) == kSuccess &&
-                     start <= mapping->address && mapping->address - start <= mapping->bytes;
-  mapping->bytes = known ? mapping->bytes - (mapping->address - start) : 0;
-  return true;
+  result = driver_.pointer_attributes(2, asked, answers, mapping->address);
+  const bool known = result == kSuccess && start <= mapping->address && mapping->address - start <= mapping->bytes;
+  if (known) {
+    mapping->bytes -= mapping->address - start;
+    return true;
+  }
+  static_cast<void>(driver_.ipc_close(mapping->address));
+  *error = result != kSuccess ? driver_.say("cuPointerGetAttributes", result) : "the driver does not know the memory";
+  return false;
 }
 
 Mappings::Mapping* Mappings::open(const NamedMemory& name, std::uint64_t bytes, std::string* error) {
   auto found = std::find_if(all_.begin(), all_.end(), [&](const Mapping& each) { return same(each.name, name); });
   if (found == all_.end()) {
-    if (all_.size() >= kMappingsMax) close_those([](const Mapping&) { return true; });
-    all_.emplace_front();
-    found = all_.begin();
-    found->name = name;
-    const Current current(driver_, device_->context());
-    if (current.result() != kSuccess) *error = driver_.say("cuCtxPushCurrent", current.result());
-    if (current.result() != kSuccess || !map(&*found, error)) {
-      all_.erase(found);
-      return nullptr;
+    while (all_.size() >= kMappingsMax && close_oldest()) {
     }
+    std::list<Mapping> made(1);
+    made.front().name = name;
+    if (!map(&made.front(), error)) return nullptr;
+    all_.splice(all_.begin(), made);
+    found = all_.begin();
   }
   if (name.offset_bytes > found->bytes || bytes > found->bytes - name.offset_bytes) {
     *error = "the peer lends memory beyond the end of an allocation";
@@ -104,13 +119,12 @@ Mappings::Mapping* Mappings::open(const NamedMemory& name, std::uint64_t bytes, 
   return &*found;
 }
 
-// Whether each GPU of this process can read memory of the one that holds the address.
-bool Mappings::reads_everywhere(Address address) const {
+bool Mappings::reads_everywhere(const Mapping& mapping) const {
   int ordinal = -1, devices = 0;
   const int asked[] = {kOrdinal};
   void* answers[] = {&ordinal};
   DeviceId owner = 0;
-  if (driver_.pointer_attributes(1, asked, answers, address) != kSuccess || ordinal < 0) return false;
+  if (driver_.pointer_attributes(1, asked, answers, mapping.address) != kSuccess || ordinal < 0) return false;
   if (driver_.device_get(&owner, ordinal) != kSuccess || driver_.device_count(&devices) != kSuccess) return false;
   for (int i = 0; i < devices; ++i) {
     DeviceId other = 0;
@@ -121,24 +135,6 @@ bool Mappings::reads_everywhere(Address address) const {
       return false;
   }
   return true;
-}
-
-bool Mappings::passes(const NamedMemory& trial) {
-  std::string unused;
-  Mapping* const mapping = open(trial, sizeof trial.holds, &unused);
-  if (mapping == nullptr) return false;
-  --mapping->users;
-  Result result = kSuccess;
-  const Stream stream = device_->take_stream(&result);
-  if (stream == nullptr) return false;
-  std::array<std::uint64_t, 2> found = {};
-  const Current current(driver_, device_->context());
-  bool passed =
-      current.result() == kSuccess && reads_everywhere(mapping->address) &&
-      driver_.copy_to_host(found.data(), mapping->address + trial.offset_bytes, sizeof found, stream) == kSuccess;
-  passed = driver_.stream_synchronize(stream) == kSuccess && passed;
-  device_->give_stream(stream);
-  return passed && found == trial.holds;
 }
 
 }  // namespace weft::gpu

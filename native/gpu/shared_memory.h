@@ -36,11 +36,12 @@ class MemoryNames {
   std::map<std::uint64_t, IpcHandle> handles_;  // by allocation
 };
 
-// Memory of other processes that is mapped here. Mappings are kept for a while, because to map takes a fraction of a
-// millisecond; what the other process has freed stays taken as long. Used by one thread.
+// Memory of other processes that is mapped here. Mappings are kept: to close one may wait for all work of the GPU, such
+// as a kernel of the caller's that waits for a peer. What the other process has freed stays taken as long. Used by one
+// thread.
 class Mappings {
  public:
-  static constexpr std::int64_t kIdleNs = 1'000'000'000;
+  // The one that was not used for longest is closed when there are more, unless a stream waits for a message.
   static constexpr std::size_t kMappingsMax = 64;
 
   struct Mapping {
@@ -61,15 +62,12 @@ class Mappings {
     --mapping->users;
     mapping->used_ns = now_ns;
   }
-  // Closes what was not used for kIdleNs, unless a stream waits: the driver would wait for it.
-  void tend(std::int64_t now_ns) noexcept;
-  bool empty() const noexcept { return all_.empty(); }
-  // Whether the peer's memory is what it says, and on a GPU that all GPUs of this process can read.
-  bool passes(const NamedMemory& trial);
+  // Whether each GPU of this process can read memory of the one that holds the mapping.
+  bool reads_everywhere(const Mapping& mapping) const;
 
  private:
   bool map(Mapping* mapping, std::string* error);
-  bool reads_everywhere(Address address) const;
+  bool close_oldest() noexcept;
   template <class Choose>
   void close_those(const Choose& choose) noexcept;
 

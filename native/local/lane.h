@@ -118,6 +118,12 @@ class LaneReader {
   // Counts a lent message as copied. False: the sender has taken it back meanwhile, and what was copied may be wrong.
   bool count_copied() noexcept { return count(&lane_->lent, &copied_.lent); }
   bool count_loan() noexcept { return count(&lane_->loans, &copied_.loans); }
+  bool has_taken_loans_back() const noexcept { return lane_->loans.load(std::memory_order_acquire) % 2 != 0; }
+  // What the sender wrote instead of the count of loans that this end has written; 0: that count.
+  std::uint64_t foreign_loans() const noexcept {
+    const std::uint64_t word = lane_->loans.load(std::memory_order_acquire);
+    return word == copied_.loans * 2 ? 0 : word;
+  }
   // Whether the sender has taken back its lent messages.
   bool taken_back() const noexcept { return lane_->lent.load(std::memory_order_acquire) % 2 != 0; }
   // What the sender did wrong when waiting() last returned false.

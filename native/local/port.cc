@@ -223,8 +223,8 @@ bool Port::step(std::uint64_t bytes_max, Copies copies, Problem* problem) noexce
   if (problem->ok()) moved |= push(bytes_max, problem);
   if (problem->ok()) moved |= pull(bytes_max, copies, problem);
   const Status gone = gone_.load(std::memory_order_seq_cst);
-  if (gone != Status::ok && !moved && problem->ok() && !loans_.any() && (starves() || is_drained()))
-    problem->status = gone;
+  const bool over = loan_lost_ || (!moved && !loans_.any() && (starves() || is_drained()));
+  if (gone != Status::ok && problem->ok() && over) problem->status = gone;
   return moved;
 }
 
@@ -383,6 +383,7 @@ std::uint64_t Port::push_piece(std::uint64_t bytes_max, Problem* problem) noexce
 
 bool Port::pull(std::uint64_t bytes_max, Copies copies, Problem* problem) noexcept {
   bool moved = false;
+  if (loan_lost_) return false;
   for (std::uint64_t pulled = 0; problem->ok() && pulled <= bytes_max;) {
     if (!receiving_.open.load(std::memory_order_relaxed)) {
       if (!begin_receive(problem)) break;

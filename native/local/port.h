@@ -66,7 +66,7 @@ class Port final : public engine::MessagePort,
   int copy_error() const noexcept { return peer_.error(); }  // why not (errno); 0: it can, or has not tried
   pid_t process() const noexcept { return half_->process; }
   // A device has copied what the peer lent.
-  void on_taken(std::uint64_t turn, Status status) noexcept override;
+  bool on_taken(std::uint64_t turn, Status status) noexcept override;
   // Whether a message waits for the peer, and none has moved since the last call. For the control loop.
   bool is_stuck() noexcept;
 
@@ -205,6 +205,7 @@ class Port final : public engine::MessagePort,
   std::atomic<std::uint64_t> finished_{0}, settled_{0};  // sends that went into the array, and that left it
   Copied lent_;                                          // messages lent so far
   PortLoans loans_;
+  bool loan_lost_ = false;  // a receive will not get its message: none after it may be completed
 
   std::atomic<std::uint64_t> moves_{0};  // times that something moved
   std::uint64_t moves_seen_ = 0;         // as of the last is_stuck()

@@ -38,23 +38,31 @@ void Port::begin_loan(Problem* problem) noexcept {
 bool Port::end_loans(Problem* problem) noexcept {
   bool moved = false;
   for (PortLoans::Ended ended; problem->ok() && loans_.next_ended(&ended); moved = true) {
-    if (ended.status != Status::ok) {
+    if (in_.has_taken_loans_back() || (ended.status != Status::ok && gone_.load() != Status::ok)) {
+      loan_lost_ = true;  // the sender ends the connection, or has ended
+    } else if (ended.status != Status::ok) {
       problem->status = ended.status;
     } else if (in_.count_loan()) {
       core_->on_moved(ended.slot, ended.bytes);
       wake(kWantsRoom);
-    }  // else the sender has taken the message back, and ends the connection
+    } else if (in_.has_taken_loans_back()) {
+      loan_lost_ = true;
+    } else {
+      problem->broken({"the count of copied loans", in_.foreign_loans()});
+    }
   }
   return moved;
 }
 
-void Port::on_taken(std::uint64_t turn, Status status) noexcept {
+bool Port::on_taken(std::uint64_t turn, Status status) noexcept {
+  const bool counts = !in_.has_taken_loans_back() && gone_.load(std::memory_order_seq_cst) == Status::ok;
   loans_.on_taken(turn, status);
   static_cast<void>(run(kFewBytes, Copies::no));
-  if (ended_.load(std::memory_order_seq_cst)) return;
+  if (ended_.load(std::memory_order_seq_cst)) return counts;
   hand_over();
   // The connection fails once nothing is left to receive.
   if (gone_.load(std::memory_order_seq_cst) != Status::ok) mover_->kick(this);
+  return counts;
 }
 
 }  // namespace weft::local

@@ -3,8 +3,6 @@
 // linked.
 #include "native/message/device_loans.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -16,8 +14,6 @@
 
 namespace weft::message {
 namespace {
-
-constexpr std::size_t kTrialBytes = 4096;
 
 static_assert(sizeof(gpu::NamedMemory) == sizeof(engine::Loan));
 
@@ -51,7 +47,7 @@ void HostLoans::take(engine::TakenLoan loan) noexcept {
   } catch (const std::bad_alloc&) {
     status = Status::out_of_memory;
   }
-  loan.back->on_taken(loan.turn, status);
+  static_cast<void>(loan.back->on_taken(loan.turn, status));
 }
 
 bool HostLoans::next(engine::TakenLoan* out) noexcept {
@@ -68,7 +64,7 @@ void HostLoans::close() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     wake_ = nullptr;
   }
-  for (engine::TakenLoan loan; next(&loan);) loan.back->on_taken(loan.turn, Status::cancelled);
+  for (engine::TakenLoan loan; next(&loan);) static_cast<void>(loan.back->on_taken(loan.turn, Status::cancelled));
 }
 
 DeviceLoans::DeviceLoans(const gpu::Driver& driver, gpu::Copier* copier, int device, std::function<void()> wake)
@@ -77,22 +73,22 @@ DeviceLoans::DeviceLoans(const gpu::Driver& driver, gpu::Copier* copier, int dev
       device_(static_cast<std::uint32_t>(device)),
       names_(driver),
       mappings_(driver, &copier->shared()),
-      host_(std::make_shared<HostLoans>(std::move(wake))) {}
+      host_(std::make_shared<HostLoans>(std::move(wake))) {
+  const std::string problem = make_trial();
+  if (!problem.empty())
+    engine::log(engine::LogLevel::info,
+                "messages of GPU " + std::to_string(device) + " pass through host memory: " + problem);
+}
 
 DeviceLoans::~DeviceLoans() {
   host_->close();
+  while (trying_ != nullptr && !poll_trial()) std::this_thread::yield();
   while (chunk_bytes_ != 0 && !copy_->ended()) std::this_thread::yield();
   if (current_.back != nullptr) end_current(Status::cancelled, "");
-  if (bounce_ != nullptr) {
-    bounce_->give(bounce_at_);
-    copier_->shared().retire(std::move(bounce_));
+  if (pinned_ != nullptr) {
+    if (bounce_ != nullptr) pinned_->give(bounce_);
+    copier_->shared().retire(std::move(pinned_));
   }
-  if (trial_memory_ == 0) return;
-  // If a stream waits, the memory stays taken until the process ends: freeing it would wait for that stream.
-  copier_->shared().persistent_kernel().free_unless_waited([&] {
-    const gpu::Current current(driver_, copier_->context());
-    static_cast<void>(driver_.free(trial_memory_));
-  });
 }
 
 std::unique_ptr<engine::LentSend> DeviceLoans::lend(Connection* connection, const gpu::Layout& layout) {
@@ -108,126 +104,151 @@ std::unique_ptr<engine::LentSend> DeviceLoans::lend(Connection* connection, cons
   return made;
 }
 
-// Makes memory of this device whose content peers know. False: there is none, or it cannot be shared.
-bool DeviceLoans::make_trial() {
-  if (std::exchange(tried_trial_, true)) return trial_memory_ != 0;
+// Names this device's memory for trials, and takes pinned memory. Returns why that failed; empty: it did not.
+std::string DeviceLoans::make_trial() {
+  std::string problem;
+  const gpu::SharedDevice& shared = copier_->shared();
+  pinned_ = copier_->shared().pool(kBounceBytes + kTrialBytes, kTrialBytes, &problem);
+  if (pinned_ == nullptr) return problem;
+  bounce_ = pinned_->take(kBounceBytes + kTrialBytes);
+  trial_read_ = bounce_ + kBounceBytes;
+  if (shared.trial_memory() == 0) return shared.trial_missing();
   gpu::NamedMemory memory;
-  if (::getrandom(&memory.holds, sizeof memory.holds, 0) != static_cast<ssize_t>(sizeof memory.holds)) return false;
-  const gpu::Current current(driver_, copier_->context());
-  gpu::Result result = current.result();
-  if (result != gpu::kSuccess || driver_.alloc(&trial_memory_, kTrialBytes) != gpu::kSuccess) return false;
-  const gpu::Stream stream = copier_->shared().take_stream(&result);
-  bool made = stream != nullptr &&
-              driver_.copy_to_device(trial_memory_, &memory.holds, sizeof memory.holds, stream) == gpu::kSuccess;
-  if (stream != nullptr) {
-    made = driver_.stream_synchronize(stream) == gpu::kSuccess && made;
-    copier_->shared().give_stream(stream);
-  }
   gpu::MemoryNames once(driver_);
-  made = made && once.name(trial_memory_, kTrialBytes, &memory);
-  if (!made) {
-    static_cast<void>(driver_.free(std::exchange(trial_memory_, 0)));
-    return false;
-  }
+  const gpu::Current current(driver_, copier_->context());
+  if (!once.name(shared.trial_memory(), gpu::SharedDevice::kTrialBytes, &memory))
+    return "the driver shares no memory of it";
+  memory.holds = shared.trial_holds();
   std::memcpy(trial_.bytes.data(), &memory, sizeof memory);
+  can_offer_ = true;
+  return "";
+}
+
+void DeviceLoans::introduce(const std::shared_ptr<Connection>& connection) noexcept {
+  engine::Loans* const loans = connection->loans();
+  if (loans == nullptr) return;
+  if (can_offer_ && !loans->offers(device_)) loans->offer(device_, trial_);
+  engine::Loan trial;
+  std::uint32_t device = 0;
+  if (bounce_ == nullptr || trying_ != nullptr || !loans->has_trial() || !loans->next_trial(&device, &trial)) return;
+  try {
+    begin_trial(connection, device, trial);
+  } catch (const std::bad_alloc&) {
+    end_trial(false);  // then messages are staged
+  }
+}
+
+// Reads what the peer says that its memory holds.
+void DeviceLoans::begin_trial(const std::shared_ptr<Connection>& connection, std::uint32_t device,
+                              const engine::Loan& trial) {
+  trying_ = connection;
+  trying_device_ = device;
+  trying_memory_ = named(trial);
+  std::string unused;
+  trial_copy_ = std::make_unique<gpu::SharedCopy>(copier_);
+  trial_mapping_ = mappings_.open(trying_memory_, sizeof trying_memory_.holds, &unused);
+  const bool begun = trial_mapping_ != nullptr && mappings_.reads_everywhere(*trial_mapping_) &&
+                     trial_copy_->begin(trial_mapping_->address + trying_memory_.offset_bytes, trial_read_,
+                                        sizeof trying_memory_.holds);
+  if (!begun) end_trial(false);
+}
+
+// True: the trial has ended.
+bool DeviceLoans::poll_trial() noexcept {
+  if (!trial_copy_->ended()) return false;
+  const std::size_t bytes = sizeof trying_memory_.holds;
+  end_trial(!trial_copy_->failed() && std::memcmp(trial_read_, &trying_memory_.holds, bytes) == 0);
   return true;
 }
 
-// While a stream waits, nothing of this is done: the driver may make the thread wait for it.
-void DeviceLoans::introduce(Connection* connection) noexcept {
+void DeviceLoans::end_trial(bool passed) noexcept {
+  const std::shared_ptr<Connection> connection = std::exchange(trying_, nullptr);
+  if (trial_mapping_ != nullptr) gpu::Mappings::release(std::exchange(trial_mapping_, nullptr), engine::now_ns());
+  trial_copy_.reset();
   engine::Loans* const loans = connection->loans();
-  if (loans == nullptr) return;
-  const bool offers = !loans->offers(device_) && (!tried_trial_ || trial_memory_ != 0);
-  if (!offers && !loans->has_trial()) return;
-  copier_->shared().persistent_kernel().free_unless_waited([&] {
-    try {
-      if (offers && make_trial()) loans->offer(device_, trial_);
-      engine::Loan trial;
-      for (std::uint32_t device = 0; loans->next_trial(&device, &trial);) {
-        const bool passed = mappings_.passes(named(trial));
-        if (passed) loans->accept(device, host_);
-        engine::log(engine::LogLevel::info, connection->peer_address() + ": messages of GPU " + std::to_string(device) +
-                                                " of this process's peer " +
-                                                (passed ? "are copied from there" : "pass through host memory") +
-                                                " (GPU " + std::to_string(device_) + " here)");
-      }
-    } catch (const std::bad_alloc&) {
-      // Then messages are staged.
-    }
-  });
+  if (passed && loans != nullptr) loans->accept(trying_device_, host_);
+  try {
+    engine::log(engine::LogLevel::info, connection->peer_address() + ": messages of GPU " +
+                                            std::to_string(trying_device_) + " of this process's peer " +
+                                            (passed ? "are copied from there" : "pass through host memory") + " (GPU " +
+                                            std::to_string(device_) + " here)");
+  } catch (const std::bad_alloc&) {
+    // The line is left out.
+  }
 }
 
 bool DeviceLoans::poll() noexcept {
-  mappings_.tend(engine::now_ns());
-  std::string error;
-  if (current_.back == nullptr) {
-    if (!host_->next(&current_)) return false;
-    done_bytes_ = chunk_bytes_ = 0;
-    try {
-      mapping_ = mappings_.open(named(current_.loan), current_.bytes, &error);
-    } catch (const std::bad_alloc&) {
-      mapping_ = nullptr;
-    }
-    if (mapping_ == nullptr || !begin_chunk(&error)) end_current(Status::device_error, error);
+  bool moved = trying_ != nullptr && poll_trial();
+  try {
+    moved |= poll_host();
+  } catch (const std::bad_alloc&) {
+    end_current(Status::out_of_memory, "");
+    moved = true;
+  }
+  return moved;
+}
+
+bool DeviceLoans::poll_host() {
+  if (current_.back != nullptr) {
+    if (!copy_->ended()) return false;
+    land_chunk();
     return true;
   }
-  if (!copy_->ended()) return false;
-  land_chunk(&error);
+  if (!host_->next(&current_)) return false;
+  done_bytes_ = chunk_bytes_ = 0;
+  bool wanted = false;
+  {
+    const std::lock_guard<std::mutex> lock(current_.target->mutex);
+    wanted = current_.target->data != nullptr;
+  }
+  std::string error;
+  if (wanted) mapping_ = mappings_.open(named(current_.loan), current_.bytes, &error);
+  if (mapping_ != nullptr) {
+    begin_chunk();
+  } else {
+    end_current(wanted ? Status::device_error : Status::cancelled, error);
+  }
   return true;
 }
 
 // Launches the copy of the next bytes into pinned memory.
-bool DeviceLoans::begin_chunk(std::string* error) noexcept {
-  try {
-    if (bounce_ == nullptr) {
-      bounce_ = copier_->shared().pool(kBounceBytes, kBounceBytes, error);
-      if (bounce_ == nullptr) return false;
-      bounce_at_ = bounce_->take(kBounceBytes);
-      copy_ = std::make_unique<gpu::SharedCopy>(copier_);
-    }
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+void DeviceLoans::begin_chunk() {
+  if (copy_ == nullptr) copy_ = std::make_unique<gpu::SharedCopy>(copier_);
   chunk_bytes_ = std::min<std::uint64_t>(current_.bytes - done_bytes_, kBounceBytes);
   const gpu::Address from = mapping_->address + named(current_.loan).offset_bytes + done_bytes_;
-  if (copy_->begin(from, bounce_at_, chunk_bytes_)) return true;
-  chunk_bytes_ = 0;
-  *error = copy_->error();
-  return false;
+  if (copy_->begin(from, bounce_, chunk_bytes_)) return;
+  end_current(Status::device_error, copy_->error());
 }
 
 // Copies the bytes that have come into the memory of the receive.
-void DeviceLoans::land_chunk(std::string* error) noexcept {
+void DeviceLoans::land_chunk() {
   if (copy_->failed()) return end_current(Status::device_error, copy_->error());
   bool wanted = false;
   {
     const std::lock_guard<std::mutex> lock(current_.target->mutex);
     wanted = current_.target->data != nullptr;
-    if (wanted) std::memcpy(current_.target->data + done_bytes_, bounce_at_, chunk_bytes_);
+    if (wanted) std::memcpy(current_.target->data + done_bytes_, bounce_, chunk_bytes_);
   }
   done_bytes_ += std::exchange(chunk_bytes_, 0);
   if (!wanted) return end_current(Status::cancelled, "");
   if (done_bytes_ == current_.bytes) return end_current(Status::ok, "");
-  if (!begin_chunk(error)) end_current(Status::device_error, *error);
+  begin_chunk();
 }
 
+// `error`: may belong to the copy, which this function drops if it has failed.
 void DeviceLoans::end_current(Status status, const std::string& error) noexcept {
-  if (!error.empty()) {
+  if (mapping_ != nullptr) gpu::Mappings::release(std::exchange(mapping_, nullptr), engine::now_ns());
+  chunk_bytes_ = 0;
+  const engine::TakenLoan ended = std::exchange(current_, {});
+  if (ended.back->on_taken(ended.turn, status) && status != Status::ok && !error.empty()) {
     try {
-      engine::log(engine::LogLevel::warn, "a message in a peer's GPU memory cannot be received: " + error);
+      refused_.log(engine::now_ns(), engine::LogLevel::warn,
+                   "a message in a peer's GPU memory cannot be received: " + error);
     } catch (const std::bad_alloc&) {
       // The connection fails in any case.
     }
   }
-  if (mapping_ != nullptr) gpu::Mappings::release(std::exchange(mapping_, nullptr), engine::now_ns());
   if (copy_ != nullptr && copy_->failed()) copy_.reset();
-  if (copy_ == nullptr && bounce_ != nullptr) {
-    bounce_->give(bounce_at_);
-    copier_->shared().retire(std::move(bounce_));
-  }
-  chunk_bytes_ = 0;
-  const engine::TakenLoan ended = std::exchange(current_, {});
-  ended.back->on_taken(ended.turn, status);
 }
 
 }  // namespace weft::message

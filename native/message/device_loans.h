@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "native/engine/loan.h"
+#include "native/engine/log_limit.h"
 #include "native/gpu/shared_copy.h"
 #include "native/gpu/shared_memory.h"
 #include "native/message/runtime.h"
@@ -57,7 +58,8 @@ class DeviceLoans {
   // Shorter messages are staged: to name memory takes longer than to copy them.
   static constexpr std::size_t kLoanBytesMin = 16 * 1024;
 
-  // `wake`: lets the worker's thread call poll(). `device`: the driver's number.
+  // `wake`: lets the worker's thread call poll(). `device`: the driver's number. Allocates memory, on which the driver
+  // may wait for streams: to be made before any stream can wait for a message.
   DeviceLoans(const gpu::Driver& driver, gpu::Copier* copier, int device, std::function<void()> wake);
   DeviceLoans(const DeviceLoans&) = delete;
   DeviceLoans& operator=(const DeviceLoans&) = delete;
@@ -68,22 +70,24 @@ class DeviceLoans {
 
   // The functions below are for the worker's thread.
   //
-  // Lets the peer of a connection try this device's memory, and tries the peer's.
-  void introduce(Connection* connection) noexcept;
+  // Lets the peer of a connection try this device's memory, and begins to try the peer's.
+  void introduce(const std::shared_ptr<Connection>& connection) noexcept;
   std::unique_ptr<LoanCopy> make_copy() { return std::make_unique<LoanCopy>(copier_, &mappings_); }
-  // Advances loans for host memory. True: something moved.
+  // Advances loans for host memory, and the trial. True: something moved.
   bool poll() noexcept;
-  bool busy() const noexcept { return current_.back != nullptr; }
+  bool busy() const noexcept { return current_.back != nullptr || trying_ != nullptr; }
   // Whether poll() has something to begin.
   bool has_work() const noexcept { return current_.back == nullptr && host_->waiting(); }
-  // Whether poll() must be called within Mappings::kIdleNs.
-  bool has_mappings() const noexcept { return !mappings_.empty(); }
 
  private:
-  static constexpr std::size_t kBounceBytes = 4 << 20;
-  bool make_trial();
-  bool begin_chunk(std::string* error) noexcept;
-  void land_chunk(std::string* error) noexcept;
+  static constexpr std::size_t kBounceBytes = 4 << 20, kTrialBytes = 4096;
+  std::string make_trial();
+  void begin_trial(const std::shared_ptr<Connection>& connection, std::uint32_t device, const engine::Loan& trial);
+  bool poll_trial() noexcept;
+  void end_trial(bool passed) noexcept;
+  bool poll_host();
+  void begin_chunk();
+  void land_chunk();
   void end_current(Status status, const std::string& error) noexcept;
 
   const gpu::Driver& driver_;
@@ -92,16 +96,24 @@ class DeviceLoans {
   gpu::MemoryNames names_;
   gpu::Mappings mappings_;
   const std::shared_ptr<HostLoans> host_;
-  gpu::Address trial_memory_ = 0;
-  engine::Loan trial_;
-  bool tried_trial_ = false;
+  std::unique_ptr<gpu::PinnedPool> pinned_;
+  std::uint8_t* bounce_ = nullptr;      // kBounceBytes of pinned memory for loans; null: none
+  std::uint8_t* trial_read_ = nullptr;  // ... and kTrialBytes for what a peer's trial holds
+  engine::Loan trial_;                  // what peers try, if `can_offer_`
+  bool can_offer_ = false;
+
+  // The trial of a peer's device that is being read; null: none.
+  std::shared_ptr<Connection> trying_;
+  std::uint32_t trying_device_ = 0;
+  gpu::NamedMemory trying_memory_;
+  gpu::Mappings::Mapping* trial_mapping_ = nullptr;
+  std::unique_ptr<gpu::SharedCopy> trial_copy_;
 
   // The loan for host memory that is being copied.
   engine::TakenLoan current_;
   gpu::Mappings::Mapping* mapping_ = nullptr;
-  std::unique_ptr<gpu::PinnedPool> bounce_;
-  std::uint8_t* bounce_at_ = nullptr;
   std::unique_ptr<gpu::SharedCopy> copy_;
+  engine::LogLimit refused_{8};
   std::uint64_t done_bytes_ = 0, chunk_bytes_ = 0;  // chunk_bytes_ 0: no copy is in progress
 };
 

@@ -407,8 +407,7 @@ void DeviceWorker::sleep_a_while(bool busy) noexcept {
     const std::lock_guard lock(mutex_);
     idle = idle && fresh_.empty() && !stopping_;
   }
-  const std::int64_t most_ns = loans_->has_mappings() ? gpu::Mappings::kIdleNs : kSleepNsMax;
-  if (idle) engine::futex_wait(&wakes_, seen, busy || loans_->busy() ? kPauseNs : most_ns);
+  if (idle) engine::futex_wait(&wakes_, seen, busy || loans_->busy() ? kPauseNs : kSleepNsMax);
   asleep_.store(false, std::memory_order_relaxed);
 }
 
@@ -443,7 +442,7 @@ void DeviceWorker::run() noexcept {
 
 // Advances a message. True if it made progress.
 bool DeviceWorker::poll(Job* job) {
-  loans_->introduce(job->connection.get());
+  loans_->introduce(job->connection);
   if (!job->failed()) begin(job);
   bool moved =
       job->transfer != nullptr && job->transfer->poll(job);  // polled also after a failure, until the copies have ended
@@ -499,8 +498,10 @@ bool DeviceWorker::copy_loan(Job* job, DeviceLoans* loans) {
     if (!job->loan_copy->ended()) return false;
   } else if (!job->failed() && !job->request->done()) {
     if (job->transfer == nullptr) return false;
-    job->loan_copy = loans->make_copy();
-    if (job->loan_copy->begin(job->taken, *job->layout, job->table)) return true;
+    auto copy = loans->make_copy();
+    const bool begun = copy->begin(job->taken, *job->layout, job->table);
+    job->loan_copy = std::move(copy);
+    if (begun) return true;
   }
   if (job->loan_copy != nullptr && job->loan_copy->failed() && !job->failed()) {
     job->failure = Status::device_error;
@@ -508,7 +509,10 @@ bool DeviceWorker::copy_loan(Job* job, DeviceLoans* loans) {
   }
   job->loan_copy.reset();
   job->returned = true;
-  job->taken.back->on_taken(job->taken.turn, job->failure);
+  if (!job->taken.back->on_taken(job->taken.turn, job->failure) && job->failure == Status::device_error) {
+    job->failure = Status::ok;  // the port knows why
+    job->error.clear();
+  }
   return true;
 }
 
