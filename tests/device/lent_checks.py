@@ -125,6 +125,10 @@ def test_freed_memory_comes_back(ends: Ends) -> None:
         before = free_bytes()
         for i in range(8):  # a new allocation each time, often at the same address
             assert ends.send("gpu", 256 * MIB, i) == "right"
+        assert ends.child.stdin is not None
+        ends.child.stdin.close()  # ends the child, and its mappings
+        ends.child.stdin = None
+        ends.child.wait(PATIENCE_S)
         until = time.monotonic() + PATIENCE_S
         while before - free_bytes() > 64 * MIB:
             assert time.monotonic() < until
