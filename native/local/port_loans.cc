@@ -38,15 +38,13 @@ void Port::begin_loan(Problem* problem) noexcept {
 bool Port::end_loans(Problem* problem) noexcept {
   bool moved = false;
   for (PortLoans::Ended ended; problem->ok() && loans_.next_ended(&ended); moved = true) {
-    if (in_.has_taken_loans_back() || (ended.status != Status::ok && gone_.load() != Status::ok)) {
+    if (ended.status == Status::ok && in_.count_loan()) {
+      core_->on_moved(ended.slot, ended.bytes);
+      wake(kWantsRoom);
+    } else if (in_.has_taken_loans_back() || gone_.load() != Status::ok) {
       loan_lost_ = true;  // the sender ends the connection, or has ended
     } else if (ended.status != Status::ok) {
       problem->status = ended.status;
-    } else if (in_.count_loan()) {
-      core_->on_moved(ended.slot, ended.bytes);
-      wake(kWantsRoom);
-    } else if (in_.has_taken_loans_back()) {
-      loan_lost_ = true;
     } else {
       problem->broken({"the count of copied loans", in_.foreign_loans()});
     }
