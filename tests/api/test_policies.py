@@ -251,6 +251,11 @@ def test_set_params__need_a_policy_in_force() -> None:
 def test_listen__an_unknown_family_is_refused() -> None:
     with Endpoint(**LOCAL) as endpoint, pytest.raises(InvalidArgumentError, match="no policy fam"):
         endpoint.listen(policies={"speed": "swift"})
+    with (
+        Endpoint(**LOCAL) as endpoint,
+        pytest.raises(TypeError, match="policies: must be a mapping"),
+    ):
+        endpoint.listen(policies="window=swift")  # type: ignore[arg-type]
 
 
 def test_traffic_classes__a_wrong_entry_is_refused_at_start() -> None:

@@ -166,6 +166,10 @@ def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]
 
 def set_text(chosen: Mapping[str, PolicyName] | None) -> str:
     """Policies of some families as text: "window=dctcp path=reps"."""
+    given: object = chosen
+    if given is not None and not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(f'policies: must be a mapping, as {{"window": "dctcp"}}, not {kind}')
     chosen = chosen or {}
     return " ".join(f"{family}={resolve(family, policy)}" for family, policy in chosen.items())
 
