@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, running
@@ -22,6 +23,11 @@ def kernel_drops(pid: int) -> int:
     return sum(int(row[12]) for row in rows if row[9] in inodes)
 
 
+def sleeps(pid: int) -> bool:
+    """Whether the main thread of a process sleeps."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_host_drops__are_events_of_the_trace(tmp_path: Path) -> None:
     """What comes while the receiver is stopped does not fit in the smallest buffer."""
     traces = str(tmp_path)
@@ -35,6 +41,9 @@ def test_host_drops__are_events_of_the_trace(tmp_path: Path) -> None:
         ):
             connection.send(b"begin", timeout_s=PATIENCE_S)
             assert connection.recv(5, timeout_s=PATIENCE_S) == b"begin"
+            # Let the peer post its next receive: without one only keepalives fill its buffers.
+            until(lambda: sleeps(peer.pid), "the peer does not wait for a message")
+            time.sleep(0.1)
             with stopped(peer.pid):
                 send = connection.isend(data)
                 receive = connection.irecv_into(back := bytearray(len(data)))
