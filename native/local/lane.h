@@ -32,7 +32,7 @@ struct Lane {
   alignas(128) std::atomic<std::uint64_t> loans;  // the same for messages that a device lends
 };
 // Messages of a lane that the receiver copies: out of the sender's memory, and out of its device's.
-struct Copied {
+struct LentCounts {
   std::uint64_t lent = 0, loans = 0;
 };
 using Ring = std::uint8_t[kRingBytes];
@@ -65,12 +65,12 @@ class LaneWriter {
   // Only at a multiple of kAlign.
   void publish() noexcept { lane_->produced.store(produced_, std::memory_order_release); }
   // How many lent messages were copied. False: a count is impossible; `lent`: how many were lent so far.
-  bool copied(const Copied& lent, Copied* count) noexcept {
+  bool copied(const LentCounts& lent, LentCounts* count) noexcept {
     return check(lane_->lent.load(std::memory_order_acquire), lane_->loans.load(std::memory_order_acquire), lent,
                  count);
   }
   // Takes back all lent messages that were not copied.
-  bool take_back(const Copied& lent, Copied* count) noexcept {
+  bool take_back(const LentCounts& lent, LentCounts* count) noexcept {
     const std::uint64_t copied = lane_->lent.fetch_or(1, std::memory_order_acq_rel);
     return check(copied, lane_->loans.fetch_or(1, std::memory_order_acq_rel), lent, count);
   }
@@ -78,7 +78,7 @@ class LaneWriter {
   const Violation& violation() const noexcept { return violation_; }
 
  private:
-  bool check(std::uint64_t lent_word, std::uint64_t loans_word, const Copied& lent, Copied* count) noexcept {
+  bool check(std::uint64_t lent_word, std::uint64_t loans_word, const LentCounts& lent, LentCounts* count) noexcept {
     *count = {lent_word / 2, loans_word / 2};
     if (count->lent > lent.lent) violation_ = {"the count of copied messages", count->lent, 0, lent.lent};
     if (count->loans > lent.loans) violation_ = {"the count of copied loans", count->loans, 0, lent.loans};
@@ -139,7 +139,7 @@ class LaneReader {
   Lane* const lane_;
   const std::uint8_t* const ring_;
   std::uint64_t produced_ = 0, consumed_ = 0;
-  Copied copied_;
+  LentCounts copied_;
   Violation violation_;
 };
 

@@ -239,7 +239,7 @@ void Port::finish_send(const Posting& post) noexcept {
 bool Port::settle(Problem* problem) noexcept {
   const std::uint64_t before = settled_.load(std::memory_order_relaxed);
   if (before == finished_.load(std::memory_order_relaxed)) return false;
-  Copied count;
+  LentCounts count;
   if (!out_.copied(lent_, &count)) {
     problem->broken(out_.violation());
     return false;
@@ -249,7 +249,7 @@ bool Port::settle(Problem* problem) noexcept {
 }
 
 // `count`: messages that the peer has copied.
-void Port::settle_until(const Copied& count) noexcept {
+void Port::settle_until(const LentCounts& count) noexcept {
   for (std::uint64_t at = settled_.load(std::memory_order_relaxed); at != finished_.load(std::memory_order_relaxed);) {
     const Unsettled first = unsettled_[at % kPosts];
     if (first.lent.lent > count.lent || first.lent.loans > count.loans) return;
@@ -280,7 +280,7 @@ bool Port::reserve(std::uint64_t bytes) noexcept {
 
 // Takes back all messages that the peer does not hold, and fails their sends unless `reason` is ok.
 void Port::drop_sends(Status reason) noexcept {
-  Copied count;
+  LentCounts count;
   if (out_.take_back(lent_, &count)) settle_until(count);
   const auto drop = [&](const Posting& post) {
     if (reason != Status::ok) core_->on_unsent(post.slot, reason);

@@ -132,7 +132,7 @@ class Port final : public engine::MessagePort,
 
   struct Unsettled {
     Posting post;
-    Copied lent;  // messages that the peer must have copied
+    LentCounts lent;  // messages that the peer must have copied
   };
 
   // Whether a thread may copy out of the peer's memory: the peer decides how long that takes.
@@ -154,7 +154,7 @@ class Port final : public engine::MessagePort,
   void depart() noexcept;
   bool settle(Problem* problem) noexcept;
   void finish_send(const Posting& post) noexcept;
-  void settle_until(const Copied& count) noexcept;
+  void settle_until(const LentCounts& count) noexcept;
   bool pull(std::uint64_t bytes_max, Copies copies, Problem* problem) noexcept;
   bool begin_receive(Problem* problem) noexcept;
   void lend_loan(const Posting& post) noexcept;
@@ -203,7 +203,7 @@ class Port final : public engine::MessagePort,
   // Sends that wait for the peer to copy lent messages: their own, or earlier ones, as sends complete in order.
   std::array<Unsettled, kPosts> unsettled_;
   std::atomic<std::uint64_t> finished_{0}, settled_{0};  // sends that went into the array, and that left it
-  Copied lent_;                                          // messages lent so far
+  LentCounts lent_;                                      // messages lent so far
   PortLoans loans_;
   bool loan_lost_ = false;  // a receive will not get its message: none after it may be completed
 

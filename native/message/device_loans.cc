@@ -168,10 +168,11 @@ void DeviceLoans::end_trial(bool passed) noexcept {
   engine::Loans* const loans = connection->loans();
   if (passed && loans != nullptr) loans->accept(trying_device_, host_);
   try {
-    engine::log(engine::LogLevel::info, connection->peer_address() + ": messages of GPU " +
-                                            std::to_string(trying_device_) + " of this process's peer " +
-                                            (passed ? "are copied from there" : "pass through host memory") + " (GPU " +
-                                            std::to_string(device_) + " here)");
+    const std::string here = "GPU " + std::to_string(device_), there = "GPU " + std::to_string(trying_device_);
+    engine::log(engine::LogLevel::info,
+                connection->peer_address() + ": " + here +
+                    (passed ? " copies messages out of the peer's " + there
+                            : " cannot read the peer's " + there + ": its messages pass through host memory"));
   } catch (const std::bad_alloc&) {
     // The line is left out.
   }

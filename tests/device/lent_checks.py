@@ -56,7 +56,7 @@ class Ends:
         """Staged messages until the child has said how it reads this GPU."""
         until = time.monotonic() + PATIENCE_S
         seed = 0
-        while "of this process's peer" not in self.log.read_text():
+        while "the peer's GPU" not in self.log.read_text():
             assert time.monotonic() < until
             seed += 1
             assert self.send("gpu", 20_000, seed) == "right"
@@ -81,7 +81,7 @@ def lenders(folder: Path, gpu: str = THEIRS, **variables: str) -> Iterator[Ends]
 @pytest.fixture(name="ends")
 def ends_(tmp_path: Path) -> Iterator[Ends]:
     with lenders(tmp_path) as ends:
-        assert "are copied from there" in ends.log.read_text()
+        assert "copies messages out of" in ends.log.read_text()
         yield ends
 
 

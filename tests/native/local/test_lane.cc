@@ -101,7 +101,7 @@ TEST(lane__positions_that_cannot_be_are_refused) {
   CHECK(!writer.room(&count));
   CHECK_EQUAL(writer.violation().text(), "consumed is 16, and can be 0");
   lane->lent.store(4);  // two messages, of which one was lent
-  Copied copied;
+  LentCounts copied;
   CHECK(!writer.copied({1, 0}, &copied));
   CHECK_EQUAL(writer.violation().text(), "the count of copied messages is 2, and can be 0 to 1");
   CHECK(writer.copied({2, 0}, &copied));
@@ -118,7 +118,7 @@ TEST(lane__a_lent_message_is_copied_or_taken_back) {
   Lane* const lane = &shared->lane;
   LaneWriter writer(lane, shared->ring);
   LaneReader reader(lane, shared->ring);
-  Copied count;
+  LentCounts count;
   CHECK(reader.count_copied());
   CHECK(reader.count_loan());
   CHECK(reader.count_loan());
