@@ -43,7 +43,7 @@ def test_host_drops__are_events_of_the_trace(tmp_path: Path) -> None:
             assert connection.recv(5, timeout_s=PATIENCE_S) == b"begin"
             # Let the peer post its next receive: without one only keepalives fill its buffers.
             until(lambda: sleeps(peer.pid), "the peer does not wait for a message")
-            time.sleep(0.1)
+            time.sleep(0.1)  # it may have slept in the send of its answer
             with stopped(peer.pid):
                 send = connection.isend(data)
                 receive = connection.irecv_into(back := bytearray(len(data)))
