@@ -2,6 +2,8 @@
 // events.
 #pragma once
 
+#include <algorithm>
+#include <new>
 #include <vector>
 
 #include "native/core/status.h"
@@ -73,10 +75,14 @@ struct Event {
   u64 message = 0;  // events about a message: its number within the connection
 };
 
-// A FIFO queue of events. Its buffer grows as needed and never shrinks, so that it soon needs no more allocations.
+// A FIFO queue of events. Its buffer grows when it is half full and never shrinks. So it soon needs no more
+// allocations, and if memory is lacking, it still has room for as many events again as it ever held at once.
 class EventQueue {
  public:
-  void push(const Event& event) { events_.push_back(event); }
+  void push(const Event& event) {
+    if (events_.size() >= events_.capacity() / 2) grow();
+    events_.push_back(event);
+  }
   bool poll(Event* out) noexcept {
     if (head_ == events_.size()) return false;
     *out = events_[head_++];
@@ -89,6 +95,15 @@ class EventQueue {
   bool empty() const noexcept { return head_ == events_.size(); }
 
  private:
+  static constexpr std::size_t kEventsMin = 16;
+
+  void grow() noexcept {
+    try {
+      events_.reserve(std::max(2 * events_.capacity(), kEventsMin));
+    } catch (const std::bad_alloc&) {  // the half that is free must do; the next push() tries again
+    }
+  }
+
   std::vector<Event> events_;
   std::size_t head_ = 0;
 };

@@ -88,7 +88,8 @@ class Datapath {
 
   // Sends the bursts. When this returns, headers have been copied, and so has payload outside of registered memory.
   // Payload in registered memory must stay unchanged until the message is acknowledged. Bursts to closed links are
-  // dropped.
+  // dropped. A call with at most kTxBursts bursts allocates nothing.
+  static constexpr std::size_t kTxBursts = 64;
   virtual void tx_burst(wire::TxBurst* const* bursts, std::size_t count) = 0;
   // Delivers received datagrams, at most a few bursts per path. Returns the number of datagrams.
   virtual std::size_t rx_burst(RxSink* sink) = 0;

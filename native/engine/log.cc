@@ -62,9 +62,9 @@ class LogWriter {
     return *writer;
   }
 
-  void append(LogLevel level, const std::string& text) noexcept {
+  void append(LogLevel level, std::string_view text) noexcept {
     try {
-      LogLine line{level, text.substr(0, kLogLineBytesMax), 0};
+      LogLine line{level, std::string(text.substr(0, kLogLineBytesMax)), 0};
       const auto controls = [](char byte) { return (byte >= 0 && byte < 0x20) || byte == 0x7f; };
       std::replace_if(line.text.begin(), line.text.end(), controls, '?');
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -207,11 +207,11 @@ void set_log_level(LogLevel level) noexcept { level_in_force.store(level, std::m
 
 bool logs(LogLevel level) noexcept { return level <= level_in_force.load(std::memory_order_relaxed); }
 
-void log(LogLevel level, const std::string& text) noexcept {
+void log(LogLevel level, std::string_view text) noexcept {
   if (logs(level)) log_always(level, text);
 }
 
-void log_always(LogLevel level, const std::string& text) noexcept { LogWriter::instance().append(level, text); }
+void log_always(LogLevel level, std::string_view text) noexcept { LogWriter::instance().append(level, text); }
 
 void set_log_sink(LogSink sink) noexcept { LogWriter::instance().sink(sink); }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "native/engine/knobs.h"
 
@@ -21,9 +22,9 @@ void set_log_level(LogLevel level) noexcept;
 // Whether lines of this level are logged; if not, the caller need not make their text.
 bool logs(LogLevel level) noexcept;
 // Logs one line. Control characters, which may come from a peer or a library, are replaced by '?'.
-void log(LogLevel level, const std::string& text) noexcept;
+void log(LogLevel level, std::string_view text) noexcept;
 // Logs one line whatever WEFT_LOG_LEVEL is.
-void log_always(LogLevel level, const std::string& text) noexcept;
+void log_always(LogLevel level, std::string_view text) noexcept;
 
 // Sends lines to `sink` instead of standard error; null: to standard error again. The writing thread calls the sink,
 // one line at a time. The old sink may still get one line after set_log_sink() has returned.

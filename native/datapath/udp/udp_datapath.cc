@@ -28,6 +28,7 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 
 UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {
   ports_tried_ = static_cast<std::uint32_t>(::getpid()) * 2'654'435'761u;
+  items_.reserve(kTxBursts);
   std::string ignored;  // not needed: find_udp() has read the plan file at start-up and reported any error
   if (!options_.plan.empty() && !plan_.read(options_.plan, &ignored)) options_.plan.clear();
 }

@@ -106,6 +106,7 @@ class UdpDatapath final : public Datapath {
   struct Item {
     const wire::TxBurst* burst;
     const Route* route;
+    std::size_t place;  // of the burst in its call
   };
   struct Link {
     std::uint32_t device = 0;

@@ -52,14 +52,15 @@ void UdpDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const wire::TxBurst& burst = *bursts[i];
     const bool routed = burst.peer < links_.size() && burst.path < links_[burst.peer].routes.size();
-    if (routed) items_.push_back({&burst, &links_[burst.peer].routes[burst.path]});
+    if (routed) items_.push_back({&burst, &links_[burst.peer].routes[burst.path], i});
   }
   // Sorts the bursts by socket, so that those of one socket share a system call. Bursts of the last socket leave later
   // than their send time says, so each call begins with another socket; otherwise one path would always look slow.
   const auto ports = static_cast<std::uint32_t>(ports_.size());
   const std::uint32_t first = ports == 0 ? 0 : static_cast<std::uint32_t>(rounds_sent_++ % ports);
-  std::stable_sort(items_.begin(), items_.end(), [ports, first](const Item& a, const Item& b) {
-    return (a.route->port + first) % ports < (b.route->port + first) % ports;
+  const auto turn = [ports, first](const Item& item) { return (item.route->port + first) % ports; };
+  std::sort(items_.begin(), items_.end(), [&turn](const Item& a, const Item& b) {  // std::stable_sort would allocate
+    return std::pair(turn(a), a.place) < std::pair(turn(b), b.place);
   });
   for (std::size_t begin = 0, end; begin < items_.size(); begin = end) {
     for (end = begin + 1; end < items_.size() && end - begin < kTxMessages; ++end) {

@@ -10,7 +10,6 @@ namespace {
 
 // Chunks for received packets of all queues together, and for packets that are being sent: 64 MiB and 16 MiB.
 constexpr std::uint32_t kRxChunksMax = 16'384, kTxChunks = 4096;
-constexpr std::size_t kBurstsReserved = 64;
 
 }  // namespace
 
@@ -18,7 +17,7 @@ XdpDatapath::XdpDatapath(const XdpOptions& options) : options_(options), udp_(op
   const std::uint32_t queues = std::max(options.queues, 1u);
   rx_chunks_ = std::clamp(kRxChunksMax / queues, 64u, xdp::kRingEntries);
   first_port_.resize(1 << 16);
-  kernel_bursts_.reserve(kBurstsReserved);
+  kernel_bursts_.reserve(kTxBursts);
 }
 
 XdpDatapath::~XdpDatapath() {
