@@ -8,7 +8,7 @@ at their defaults; a result starts with the values that apply if the hook does n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -79,6 +79,8 @@ def record(**fields: Value) -> Record:
 
 
 EMPTY = record()
+# Named sets of parameters: what differs from the defaults.
+Presets = Mapping[str, Mapping[str, Any]]
 
 
 def _layout(integers: str, floats: str = "") -> Record:
@@ -91,7 +93,7 @@ WINDOW_EVENT = _layout(
     "window_bytes window_bytes_max app_limited link_bytes_per_s",
     "rand hint_window_bytes",
 )
-WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s")
+WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s window_segments_min")
 PATH_EVENT = _layout(
     "now_ns kind path n_paths rtt_ns bytes ready_bytes segment_bytes is_resend avoid_path flow",
     "rand rand2",
@@ -189,6 +191,7 @@ class Policy:
     hooks: tuple[Hook, ...]
     module: str  # path of the file that declares it
     promises: Promises = NOTHING
+    presets: Presets = field(default_factory=dict)  # what differs from the defaults, by name
 
     def __str__(self) -> str:
         return f"{self.family.name} policy {self.name!r} in {self.module}"
@@ -199,6 +202,17 @@ def _starts_at_zero(what: str, state: Record) -> Record:
         if np.any(np.asarray(value) != 0):
             raise ValueError(f"{what} field {name!r} starts at zero: set it in on_start")
     return state
+
+
+def _presets(name: str, params: Record, presets: Presets) -> Presets:
+    for preset, values in presets.items():
+        if not (preset.isidentifier() and preset.isascii() and preset == preset.lower()):
+            raise ValueError(f"policy {name!r}: preset {preset!r}: write it in lower_case")
+        if preset in params.defaults:
+            raise ValueError(f"policy {name!r}: preset {preset!r} is also a parameter")
+        if unknown := sorted(set(values) - set(params.defaults)):
+            raise ValueError(f"policy {name!r}: preset {preset!r}: no parameter {unknown[0]!r}")
+    return MappingProxyType({preset: MappingProxyType({**presets[preset]}) for preset in presets})
 
 
 def _joined(head: Record, own: Record) -> Record:
@@ -216,6 +230,7 @@ def _declare(
     params: Record,
     hooks: Mapping[str, Hook],
     promises: Promises,
+    presets: Presets,
 ) -> Policy:
     plain = name.replace("-", "_")
     if not (plain.isidentifier() and plain.isascii() and plain == plain.lower()):
@@ -236,7 +251,8 @@ def _declare(
     ordered = tuple(hooks[hook] for hook in family.hooks)
     module = str(ordered[1].__code__.co_filename)  # ordered[0] may be the default on_start
     whole = _joined(family.shared_head, shared)
-    return Policy(family, name, flow, whole, params, ordered, module, promises)
+    sets = _presets(name, params, presets)
+    return Policy(family, name, flow, whole, params, ordered, module, promises, sets)
 
 
 def window_policy(
@@ -249,6 +265,7 @@ def window_policy(
     on_loss: Hook,
     on_timeout: Hook,
     promises: Promises = NOTHING,
+    presets: Presets = MappingProxyType({}),
 ) -> Policy:
     """Declares a window policy: it decides a flow's congestion window and its sending rate."""
     return _declare(
@@ -259,6 +276,7 @@ def window_policy(
         params,
         {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss, "on_timeout": on_timeout},
         promises,
+        presets,
     )
 
 
@@ -277,6 +295,7 @@ def path_policy(
     pick: Hook,
     on_feedback: Hook,
     promises: Promises = NOTHING,
+    presets: Presets = MappingProxyType({}),
 ) -> Policy:
     """Declares a path policy: it picks path and length of a burst; `flow` is a record per peer."""
     return _declare(
@@ -287,6 +306,7 @@ def path_policy(
         params,
         {"on_start": on_start, "pick": pick, "on_feedback": on_feedback},
         promises,
+        presets,
     )
 
 
@@ -306,6 +326,7 @@ def loss_policy(
     on_ack: Hook,
     on_timer: Hook,
     promises: Promises = NOTHING,
+    presets: Presets = MappingProxyType({}),
 ) -> Policy:
     """Declares a loss policy: it sets loss cutoffs and the time of the next timer check."""
     return _declare(
@@ -316,6 +337,7 @@ def loss_policy(
         params,
         {"on_start": on_start, "on_ack": on_ack, "on_timer": on_timer},
         promises,
+        presets,
     )
 
 
@@ -329,6 +351,7 @@ def credit_policy(
     on_demand: Hook,
     on_tick: Hook,
     promises: Promises = NOTHING,
+    presets: Presets = MappingProxyType({}),
 ) -> Policy:
     """Declares a credit policy: it decides a receiver's grants; all flows share the port record."""
     return _declare(
@@ -339,4 +362,5 @@ def credit_policy(
         params,
         {"on_start": on_start, "on_demand": on_demand, "on_tick": on_tick},
         promises,
+        presets,
     )

@@ -36,6 +36,7 @@ _MEANING = {
     "rand2": "a random number in [0, 1), independent of rand",
     "hint_window_bytes": "at start: the window of the replaced policy, or 0 if there was none",
     "pacing_bytes_per_s": "0: no pacing",
+    "window_segments_min": "0: one; below one, single segments are paced at window / RTT",
     "bytes": "bytes that the feedback is about",
     "ready_bytes": "bytes that wait to be sent",
     "avoid_path": "the path on which the segment was lost, -1: none",

@@ -32,12 +32,15 @@ std::vector<std::string> policy_choices(const std::string& text) {
 }
 
 py::bytes policy_params(const std::string& name, const std::string& fields, const std::string& defaults,
-                        const std::string& text) {
+                        const std::string& text, const std::string& presets) {
   policy::Descriptor descriptor{};
+  descriptor.descriptor_bytes = sizeof descriptor;
+  descriptor.presets = presets.c_str();
   name.copy(descriptor.name, sizeof descriptor.name - 1);
   descriptor.params_bytes = static_cast<std::uint32_t>(defaults.size());
   descriptor.params_fields = fields.c_str();
   std::vector<std::int64_t> words(defaults.size() / 8);
+  if (!words.empty()) descriptor.params_default = defaults.data();
   if (!words.empty()) std::memcpy(words.data(), defaults.data(), words.size() * 8);
   std::string error;
   if (!engine::set_params(descriptor, text, &words, &error)) throw py::value_error(error);
@@ -57,8 +60,10 @@ void bind_policies(py::module_& module) {
   module.def("policy_choices", &policy_choices, py::arg("text"),
              "Splits a set of policies such as \"window=dctcp path=reps\" into one text for each policy.");
   module.def("policy_params", &policy_params, py::arg("name"), py::arg("fields"), py::arg("defaults"), py::arg("text"),
+             py::arg("presets") = "",
              "Returns the bytes of `defaults`, a policy's default parameters, changed by the parameters in `text`. "
-             "`fields`: a line for each parameter: name, kind, offset, count. ValueError if `text` is wrong.");
+             "`fields`: a line for each parameter: name, kind, offset, count. `presets`: a line for each preset: name, "
+             "parameters. ValueError if `text` is wrong.");
 }
 
 }  // namespace weft::bind

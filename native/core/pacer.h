@@ -14,6 +14,11 @@ class Pacer {
   static constexpr i64 kBurstNs = 50'000;
 
   void set_rate(double bytes_per_s) noexcept { bytes_per_s_ = bytes_per_s; }
+  // Sets the rate also for the gap after the last burst, which may then end earlier or later.
+  void change_rate(double bytes_per_s) noexcept {
+    bytes_per_s_ = bytes_per_s;
+    next_ns_ = from_ns_ + (bytes_per_s_ <= 0 ? 0 : gap_ns());
+  }
   bool may_send(i64 now_ns) const noexcept { return bytes_per_s_ <= 0 || next_ns_ <= now_ns; }
   i64 next_ns() const noexcept { return next_ns_; }
 
@@ -26,14 +31,19 @@ class Pacer {
     if (bytes_per_s_ <= 0) return;
     // After a pause at most one burst may be sent at once: a late timer may catch up, but a long pause gives no extra
     // bytes.
-    const i64 from = std::max(next_ns_, now_ns - kBurstNs);
-    const double gap_ns = static_cast<double>(bytes) * 1e9 / bytes_per_s_;
-    next_ns_ = from + static_cast<i64>(std::min(gap_ns, 1e9));
+    from_ns_ = std::max(next_ns_, now_ns - kBurstNs);
+    burst_bytes_ = bytes;
+    next_ns_ = from_ns_ + gap_ns();
   }
 
  private:
+  i64 gap_ns() const noexcept {
+    return static_cast<i64>(std::min(static_cast<double>(burst_bytes_) * 1e9 / bytes_per_s_, 1e9));
+  }
+
   double bytes_per_s_ = 0;
   i64 next_ns_ = 0;
+  i64 from_ns_ = 0, burst_bytes_ = 0;  // when the gap after the last burst began, and the burst's size
 };
 
 }  // namespace weft::core

@@ -8,9 +8,12 @@
 namespace weft::core {
 namespace {
 
-// Smallest window, in segments. With a thousand senders to one receiver, every further segment in flight would queue at
-// the last link.
-constexpr i64 kWindowSegmentsMin = 1;
+// Smallest window, in segments, unless the policy allows a smaller one. With a thousand senders to one receiver, every
+// further segment in flight would queue at the last link.
+constexpr double kWindowSegmentsMin = 1;
+// The rate is at least one segment in this time, also with a window below one segment, because a lower rate would look
+// like a hang.
+constexpr i64 kSegmentNsMax = 100'000'000;
 
 }  // namespace
 
@@ -44,18 +47,40 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noe
   return event;
 }
 
-bool WindowControl::apply(const policy::WindowResult& result) noexcept {
-  if (!std::isfinite(result.window_bytes) || !std::isfinite(result.pacing_bytes_per_s)) return false;
-  const auto low = static_cast<double>(kWindowSegmentsMin * segment_bytes_);
-  const auto high =
-      static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
+bool WindowControl::apply(const policy::WindowResult& result, const WindowFacts& facts) noexcept {
+  if (!std::isfinite(result.window_bytes) || !std::isfinite(result.pacing_bytes_per_s) ||
+      !std::isfinite(result.window_segments_min)) {
+    return false;
+  }
+  const auto segment = static_cast<double>(segment_bytes_);
+  const double least =
+      result.window_segments_min > 0 ? std::min(result.window_segments_min, kWindowSegmentsMin) : kWindowSegmentsMin;
+  const double low = std::max(least * segment, 1.0);
+  const double high = std::max(static_cast<double>(shared_->config.window_bytes_max), segment);
   // A window outside the bounds is set to the nearest bound. A negative window or rate is an error of the policy and is
   // counted.
   if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters->results_corrected;
-  window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
-  // The rate is at least one segment per 100 ms, because a lower one would look like a hang.
-  const double slowest = static_cast<double>(segment_bytes_) * 10.0;
-  pacer_.set_rate(result.pacing_bytes_per_s <= 0 ? 0 : std::max(result.pacing_bytes_per_s, slowest));
+  const double window = std::clamp(result.window_bytes, low, high);
+  window_bytes_ = static_cast<i64>(window);
+  double rate = std::max(result.pacing_bytes_per_s, 0.0);
+  // The last sample, not the smoothed RTT: with a segment in many round trips, that would be of long ago (Swift, SIGCOMM
+  // 2020, Algorithm 1). If all segments so far were lost, there is no sample, and the least timeout must do.
+  if (facts.rtt_ns > 0) rtt_ns_ = facts.rtt_ns;
+  const bool partial = window < segment;
+  if (partial) {
+    const i64 rtt_ns = rtt_ns_ > 0 ? rtt_ns_ : shared_->config.rto_ns_min;
+    // A gap lasts 0.5 to 1.5 times RTT / window, so that flows that began together do not lose together again.
+    const double gap_rtts = 0.5 + shared_->random.uniform();
+    const double rate_max = window * 1e9 / (static_cast<double>(std::max<i64>(rtt_ns, 1)) * gap_rtts);
+    rate = rate > 0 ? std::min(rate, rate_max) : rate_max;
+  }
+  if (rate > 0) rate = std::max(rate, segment * 1e9 / static_cast<double>(kSegmentNsMax));
+  if (partial || partial_) {
+    pacer_.change_rate(rate);  // a window that grows again must not wait for the end of a long gap
+  } else {
+    pacer_.set_rate(rate);
+  }
+  partial_ = partial;
   return true;
 }
 
@@ -63,19 +88,19 @@ void WindowControl::start(const WindowFacts& facts) noexcept {
   started_ = true;
   policy::WindowEvent start = event(facts.standing(), -1);
   start.hint_window_bytes = static_cast<double>(window_bytes_);
-  policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_) && apply(result)) return;
+  policy::WindowResult result{static_cast<double>(window_bytes_), 0, 0};
+  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_) && apply(result, facts)) return;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
-  result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0};
+  result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0, 0};
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_));
-  static_cast<void>(apply(result));
+  static_cast<void>(apply(result, facts));
 }
 
 void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept {
   if (!started_) start(facts);
   policy::WindowEvent event = this->event(facts, kind);
-  policy::WindowResult result{static_cast<double>(window_bytes_), 0};
-  if (policy_.call(hook, &event, &result, shared_->trace, flow_) && apply(result)) return;
+  policy::WindowResult result{static_cast<double>(window_bytes_), 0, 0};
+  if (policy_.call(hook, &event, &result, shared_->trace, flow_) && apply(result, facts)) return;
   shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
   if (policy_.fall_back()) start(facts);
 }

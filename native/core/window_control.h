@@ -56,15 +56,17 @@ class WindowControl {
  private:
   void ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept;
   policy::WindowEvent event(const WindowFacts& facts, i64 kind) noexcept;
-  bool apply(const policy::WindowResult& result) noexcept;
+  bool apply(const policy::WindowResult& result, const WindowFacts& facts) noexcept;
 
   Shared* shared_;
   PolicySlot policy_;
   Pacer pacer_;
   i64 window_bytes_ = 0;
+  i64 rtt_ns_ = 0;  // the last sample, on any path; 0: none
   u32 flow_;
   u16 segment_bytes_;
   bool started_ = false;
+  bool partial_ = false;  // the window is below one segment, and the pacer sends the segments at window / RTT
 };
 
 }  // namespace weft::core

@@ -29,10 +29,11 @@ extern const weft::policy::Descriptor* const weft_linked_policies[] __attribute_
 namespace weft::policy {
 namespace {
 
+// The `_min` sizes are those of the first records of this ABI.
 struct Shape {
   std::uint32_t hook_count;
-  std::size_t event_bytes;
-  std::size_t result_bytes;
+  std::size_t event_bytes_min, event_bytes;
+  std::size_t result_bytes_min, result_bytes;
   std::size_t shared_bytes_min;
 };
 
@@ -41,15 +42,15 @@ bool known(std::uint32_t family) { return family >= 1 && family <= 4; }
 Shape shape_of(Family family) {
   switch (family) {
     case Family::window:
-      return {4, sizeof(WindowEvent), sizeof(WindowResult), 0};
+      return {4, 168, sizeof(WindowEvent), 16, sizeof(WindowResult), 0};
     case Family::credit:
-      return {3, sizeof(CreditEvent), sizeof(CreditResult), 0};
+      return {3, 80, sizeof(CreditEvent), 16, sizeof(CreditResult), 0};
     case Family::path:
-      return {3, sizeof(PathEvent), sizeof(PathResult), sizeof(PathHead)};
+      return {3, 104, sizeof(PathEvent), 16, sizeof(PathResult), sizeof(PathHead)};
     case Family::loss:
-      return {3, sizeof(LossEvent), sizeof(LossResult), 0};
+      return {3, 168, sizeof(LossEvent), 32, sizeof(LossResult), 0};
   }
-  return {0, 0, 0, 0};
+  return {0, 0, 0, 0, 0, 0};
 }
 
 // Whether a text of a descriptor ends within its field, and is one line.
@@ -71,6 +72,11 @@ bool runs_here(const char* baseline) {
 #else
   return false;
 #endif
+}
+
+// Whether a library's record is one that this build knows, or the beginning of one.
+bool is_part(std::size_t bytes, std::size_t bytes_min, std::size_t bytes_max) {
+  return bytes >= bytes_min && bytes <= bytes_max && bytes % sizeof(std::int64_t) == 0;
 }
 
 bool record_fits(std::uint32_t bytes) { return bytes <= kMaxRecordBytes && bytes % alignof(std::int64_t) == 0; }
@@ -193,7 +199,7 @@ std::string failure_text(Family family, const char* name, std::size_t hook) {
 
 std::string complaint(const Descriptor& descriptor) {
   // Size and version are checked first, because the layout of the other fields depends on them.
-  if (descriptor.descriptor_bytes < sizeof(Descriptor)) return "its descriptor is too short: compile it again";
+  if (descriptor.descriptor_bytes < kDescriptorBytesMin) return "its descriptor is too short: compile it again";
   if (descriptor.abi_version != kAbiVersion) {
     return "it was compiled for policy ABI " + std::to_string(descriptor.abi_version) + ", this build has ABI " +
            std::to_string(kAbiVersion) + ": compile it again";
@@ -206,7 +212,8 @@ std::string complaint(const Descriptor& descriptor) {
     return std::string("it was compiled for ") + descriptor.cpu_baseline + ", which this CPU does not support";
   }
   const Shape shape = shape_of(static_cast<Family>(descriptor.family));
-  if (descriptor.event_bytes != shape.event_bytes || descriptor.result_bytes != shape.result_bytes) {
+  if (!is_part(descriptor.event_bytes, shape.event_bytes_min, shape.event_bytes) ||
+      !is_part(descriptor.result_bytes, shape.result_bytes_min, shape.result_bytes)) {
     return "it was compiled for different event or result records: compile it again";
   }
   if (!record_fits(descriptor.flow_bytes) || !record_fits(descriptor.shared_bytes) ||

@@ -8,8 +8,9 @@
 
 namespace weft::policy {
 
-// Version of the policy ABI. Descriptor only grows: new fields are added at its end, and `descriptor_bytes` tells how
-// much of it a library has.
+// Version of the policy ABI. Descriptor and the records of events and results only grow: new fields are added at their
+// ends. So a library that was compiled before a field was added works: the sizes in its descriptor tell how much of
+// each it has. Zero in a new field of a result means what held before the field was added.
 inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
 inline constexpr std::size_t kMaxHooks = 4;
@@ -56,11 +57,21 @@ struct Descriptor {
   const void* params_default;  // the default parameters, params_bytes long
   Hook hooks[kMaxHooks];
   const char* params_fields;  // a line per parameter: name, i (int64) or f (float64), byte offset, array length
+  // A line per named set of parameters: its name, a space, and the parameters as a user writes them. Null: none.
+  // Libraries of kDescriptorBytesMin lack this field: see presets_of().
+  const char* presets;
 };
-static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8);
+inline constexpr std::size_t kDescriptorBytesMin = offsetof(Descriptor, presets);
+static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8 + 8);
 static_assert(offsetof(Descriptor, name) == 40);
 static_assert(offsetof(Descriptor, params_default) == 184);
 static_assert(offsetof(Descriptor, hooks) == 192);
 static_assert(offsetof(Descriptor, params_fields) == 224);
+static_assert(offsetof(Descriptor, presets) == 232);
+
+inline const char* presets_of(const Descriptor& descriptor) noexcept {
+  const bool has = descriptor.descriptor_bytes >= offsetof(Descriptor, presets) + sizeof descriptor.presets;
+  return has && descriptor.presets != nullptr ? descriptor.presets : "";
+}
 
 }  // namespace weft::policy

@@ -62,11 +62,13 @@ static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
 // What a window policy's hook returns.
 struct WindowResult {
   double window_bytes;
-  double pacing_bytes_per_s;  // 0: no pacing
+  double pacing_bytes_per_s;   // 0: no pacing
+  double window_segments_min;  // 0: one; below one, single segments are paced at window / RTT
 };
-static_assert(sizeof(WindowResult) == 16);
+static_assert(sizeof(WindowResult) == 24);
 static_assert(offsetof(WindowResult, window_bytes) == 0);
 static_assert(offsetof(WindowResult, pacing_bytes_per_s) == 8);
+static_assert(offsetof(WindowResult, window_segments_min) == 16);
 
 // A request for a path for a burst, or feedback about a path.
 struct PathEvent {

@@ -52,7 +52,7 @@ Answer standing(policy::Family family, std::size_t hook, const i64* event, bool 
       // If a policy fails in on_start, `fixed` replaces it and begins with a quarter of the largest window.
       const bool anew = hook == policy::hook::start && start_failed;
       answer.window = {anew ? static_cast<double>(told.window_bytes_max) / 4 : static_cast<double>(told.window_bytes),
-                       0};
+                       0, 0};
       break;
     }
     case policy::Family::credit: {

@@ -82,16 +82,17 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
 
 
 def parameters(policy: Policy, text: str) -> dict[str, Any]:
-    """A policy's parameters: defaults, with values of text as "decrease_max=0.3,weight=1/0/0.5".
+    """A policy's parameters: defaults, changed by text as "paper,decrease_max=0.3,weight=1/0/0.5".
 
     If the text is empty, the result is {}, so that a replay can use the recorded parameters.
     """
-    from transport.compiler.emit import fields_text
+    from transport.compiler.emit import fields_text, presets_text
 
     if not text:
         return {}
     fields, defaults = fields_text(policy.params), policy.params.filled().tobytes()
+    sets = presets_text(policy)
     try:
-        return values_of(fields, native.policy_params(policy.name, fields, defaults, text))
+        return values_of(fields, native.policy_params(policy.name, fields, defaults, text, sets))
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -84,6 +84,7 @@ def described(entry: Entry) -> dict[str, object]:
         "origin": entry.origin,
         "file": policy.module,
         "params": defaults,
+        "presets": {name: dict(values) for name, values in policy.presets.items()},
         "flow_bytes": policy.flow.size_bytes,
         "shared_bytes": policy.shared.size_bytes,
     }

@@ -22,7 +22,7 @@ from transport.ground.interrupts import interrupts_held
 
 ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
 DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol in native/policy/policy.h
-DESCRIPTOR_BYTES = 232
+DESCRIPTOR_BYTES = 240
 HOOKS_MAX = 4
 
 # External symbols that a policy may use: libm, and the memory functions that LLVM inserts.
@@ -76,6 +76,18 @@ def fields_text(params: Record) -> str:
     return "".join(lines)
 
 
+def presets_text(policy: Policy) -> str:
+    """A line for each preset, as in a descriptor: its name, a space, its parameters."""
+    return "".join(
+        f"{name} {','.join(f'{field}={_value_text(value)}' for field, value in values.items())}\n"
+        for name, values in policy.presets.items()
+    )
+
+
+def _value_text(value: Any) -> str:
+    return "/".join(repr(one) for one in (value if isinstance(value, tuple) else (value,)))
+
+
 def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
     family = policy.family
     head = struct.pack(
@@ -104,14 +116,16 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         pointer = "ptr @params_default"
     named = fields_text(policy.params).encode() + b"\0"
     defaults += f"@params_fields = internal constant [{len(named)} x i8] {_bytes_ir(named)}\n"
+    sets = presets_text(policy).encode() + b"\0"
+    defaults += f"@presets = internal constant [{len(sets)} x i8] {_bytes_ir(sets)}\n"
     # An object's descriptor must not be exported by the library that the object is linked into.
     reach = "" if symbol == DESCRIPTOR else "hidden "
     slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
     return (
         f"{defaults}@{symbol} = {reach}constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr], "
-        "ptr } "
+        "ptr, ptr } "
         f"{{ [{len(head)} x i8] {_bytes_ir(head)}, {pointer}, "
-        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}], ptr @params_fields }}, align 8\n"
+        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}], ptr @params_fields, ptr @presets }}, align 8\n"
     )
 
 

@@ -50,6 +50,7 @@ class Descriptor(ctypes.Structure):
         ("params_default", ctypes.c_void_p),
         ("hooks", ctypes.c_void_p * emit.HOOKS_MAX),
         ("params_fields", ctypes.c_char_p),
+        ("presets", ctypes.c_char_p),  # only if descriptor_bytes is large enough
     )
 
 

@@ -34,8 +34,9 @@ def described(chunk: Chunk, at: int) -> str:
 
 def _window(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     window, pacing = results["window_bytes"], results["pacing_bytes_per_s"]
+    least = results["window_segments_min"]
     return [
-        (~np.isfinite(window) | ~np.isfinite(pacing), "not finite"),
+        (~np.isfinite(window) | ~np.isfinite(pacing) | ~np.isfinite(least), "not finite"),
         (window <= 0, "a window of 0 or less stops the flow"),
         (pacing < 0, "a negative rate"),
     ]

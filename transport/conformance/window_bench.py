@@ -89,10 +89,10 @@ class WindowBench:
             "rand": 0.5,
         }
         self.event.records[0] = tuple((given | fields).values())
-        self.result.records[0] = (int(self.window_bytes), 0.0)
+        self.result.records[0] = (int(self.window_bytes), 0.0, 0.0)
         status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
-        answer, self.pacing_bytes_per_s = self.result.records[0].item()
+        answer, self.pacing_bytes_per_s = self.result.records[0].item()[:2]
         if not (math.isfinite(answer) and math.isfinite(self.pacing_bytes_per_s)):
             self.failed = True  # the core would replace the policy by `fixed`
             self.side.note_unfinite(hook, answer, self.pacing_bytes_per_s)

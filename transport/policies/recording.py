@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from congestion.api import FAMILIES, MAX_PATHS, PATH_HEAD, Family
+from congestion.api import FAMILIES, MAX_PATHS, PATH_HEAD, Family, Record
 from transport.errors import OK, InvalidArgumentError, WeftError, error_for
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class RecordedPolicy:
     name: str
     source_sha256: str
     params: bytes
+    # Sizes of its event and result records: less than the family's if it was compiled before a
+    # field was added.
+    event_bytes: int
+    result_bytes: int
 
 
 @dataclass(frozen=True)
@@ -194,18 +198,25 @@ class _Parser:
             if policy is None or hook >= len(policy.family.hooks):
                 raise self.damaged(at)
             family = policy.family
-            results = body + family.event.size_bytes
-            heads = results + family.result.size_bytes
+            results = body + policy.event_bytes
+            heads = results + policy.result_bytes
             shown = paths if family.shared_head.size_bytes else 0
             if heads + shown * PATH_HEAD.size_bytes != at + size or paths > MAX_PATHS:
                 raise self.damaged(at)
-            event = np.frombuffer(self.image, family.event.dtype, 1, body)
-            result = np.frombuffer(self.image, family.result.dtype, 1, results)
+            event = self.record(family.event, body, policy.event_bytes)
+            result = self.record(family.result, results, policy.result_bytes)
             seen = np.frombuffer(self.image, PATH_HEAD.dtype, shown, heads) if shown else _NO_PATHS
             step = Step(policy, hook, owner, status != 0, event, result, seen, paths)
             self.recording.steps.append(step)
         else:
             self.recording.lost += int.from_bytes(self.image[body : body + 8], "little")
+
+    def record(self, layout: Record, at: int, size_bytes: int) -> np.ndarray[Any, Any]:
+        """A record at a place of the file; fields that were added since it was written are 0."""
+        if size_bytes == layout.size_bytes:
+            return np.frombuffer(self.image, layout.dtype, 1, at)
+        grown = self.image[at : at + size_bytes].ljust(layout.size_bytes, b"\0")
+        return np.frombuffer(grown, layout.dtype, 1)
 
     def policy(self, at: int, size: int, code: int) -> RecordedPolicy:
         start = at + _HEAD.size + _POLICY.size
@@ -214,9 +225,8 @@ class _Parser:
         fields = _POLICY.unpack_from(self.image, at + _HEAD.size)
         event_bytes, result_bytes, params_bytes, _, name, digest = fields
         family = _BY_CODE.get(code)
-        if family is None or (event_bytes, result_bytes) != (
-            family.event.size_bytes,
-            family.result.size_bytes,
+        if family is None or not (
+            _is_part(event_bytes, family.event) and _is_part(result_bytes, family.result)
         ):
             raise RecordingError(f"{self.recording.path}: {OTHER_VERSION}")
         if start + params_bytes != at + size:
@@ -226,4 +236,11 @@ class _Parser:
             name.split(b"\0")[0].decode("ascii", "replace"),
             digest.split(b"\0")[0].decode("ascii", "replace"),
             self.image[start : start + params_bytes],
+            event_bytes,
+            result_bytes,
         )
+
+
+def _is_part(size_bytes: int, layout: Record) -> bool:
+    """Whether a recorded record is one that this version knows, or the beginning of one."""
+    return 0 < size_bytes <= layout.size_bytes and size_bytes % 8 == 0

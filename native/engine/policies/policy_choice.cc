@@ -149,6 +149,41 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
   return false;
 }
 
+// The parameters of the policy's preset of this name; null: there is none. `known` is set to the names of all presets.
+std::string_view preset_of(const policy::Descriptor& descriptor, std::string_view name, std::string* known) {
+  std::string_view rest = policy::presets_of(descriptor), found;
+  while (!rest.empty()) {
+    std::string_view line = take(&rest, '\n');
+    const std::string_view called = take(&line, ' ');
+    *known += (known->empty() ? "" : ", ") + std::string(called);
+    if (called == name) found = line.data() == nullptr ? std::string_view("") : line;
+  }
+  return found;
+}
+
+bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
+                std::string* error) {
+  while (!text.empty()) {
+    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
+  }
+  return true;
+}
+
+// Sets all parameters to their defaults, and then those of the preset.
+bool set_preset(const policy::Descriptor& descriptor, std::string_view name, std::vector<std::int64_t>* words,
+                std::string* error) {
+  std::string known;
+  const std::string_view params = preset_of(descriptor, name, &known);
+  if (params.data() == nullptr) {
+    const bool set = set_field(descriptor, name, words, error);  // a name without a value: an error
+    if (!known.empty()) *error += "; presets: " + known;
+    return set;
+  }
+  if (descriptor.params_default != nullptr)
+    std::memcpy(words->data(), descriptor.params_default, descriptor.params_bytes);
+  return set_fields(descriptor, params, words, error);
+}
+
 // The directory of this library, without symbolic links; empty: unknown.
 std::string own_directory() {
   Dl_info here{};
@@ -208,10 +243,12 @@ std::vector<std::string_view> choices_of(std::string_view text) {
 
 bool set_params(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
                 std::string* error) {
-  while (!text.empty()) {
-    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
+  const std::string_view first = trimmed(text.substr(0, text.find(',')));
+  if (!first.empty() && first.find('=') == std::string_view::npos) {
+    static_cast<void>(take(&text, ','));
+    if (!set_preset(descriptor, first, words, error)) return false;
   }
-  return true;
+  return set_fields(descriptor, text, words, error);
 }
 
 bool choose_policy(policy::Family family, const std::string& text, const std::vector<std::string>& directories,

@@ -85,3 +85,18 @@ TEST(pacer__a_rate_that_is_lifted_frees_the_flow_at_once) {
   pacer.set_rate(0);
   CHECK(pacer.may_send(kStart + 1'000));
 }
+
+TEST(pacer__a_changed_rate_changes_the_gap_that_has_begun) {
+  Pacer pacer;
+  pacer.set_rate(kRate);
+  pacer.on_sent(kStart, 100'000);
+  const i64 from_ns = kStart - Pacer::kBurstNs;
+  pacer.set_rate(2 * kRate);
+  CHECK_EQUAL(pacer.next_ns(), from_ns + 100'000);
+  pacer.change_rate(2 * kRate);
+  CHECK_EQUAL(pacer.next_ns(), from_ns + 50'000);
+  pacer.change_rate(kRate / 4);
+  CHECK_EQUAL(pacer.next_ns(), from_ns + 400'000);
+  pacer.change_rate(0);
+  CHECK(pacer.may_send(from_ns));
+}

@@ -177,6 +177,17 @@ TEST(loader__damaged_tables_never_reach_the_dynamic_loader) {
   CHECK(refused > tried / 2);
 }
 
+TEST(loader__a_library_that_was_compiled_before_a_field_was_added_is_taken) {
+  Descriptor old = fixed(Family::window);
+  old.result_bytes = 16;
+  old.descriptor_bytes = kDescriptorBytesMin;
+  old.presets = "ignored";
+  CHECK_EQUAL(complaint(old), "");
+  CHECK_EQUAL(std::string(presets_of(old)), "");
+  old.result_bytes = 20;
+  CHECK(has(complaint(old), "event or result"));
+}
+
 TEST(loader__a_descriptor_that_does_not_fit_is_named) {
   const auto broken = [](auto change) {
     Descriptor copy = fixed(Family::path);
@@ -190,6 +201,7 @@ TEST(loader__a_descriptor_that_does_not_fit_is_named) {
   CHECK(has(broken([](Descriptor& d) { d.family = 77; }), "family"));
   CHECK(has(broken([](Descriptor& d) { d.event_bytes += 8; }), "event or result"));
   CHECK(has(broken([](Descriptor& d) { d.result_bytes = 0; }), "event or result"));
+  CHECK(has(broken([](Descriptor& d) { d.event_bytes -= 8; }), "event or result"));
   CHECK(has(broken([](Descriptor& d) { d.flow_bytes = 4104; }), "size"));
   CHECK(has(broken([](Descriptor& d) { d.flow_bytes = 12; }), "size"));
   CHECK(has(broken([](Descriptor& d) { d.shared_bytes = 8; }), "size"));
