@@ -11,7 +11,7 @@ struct event {
 };
 
 struct result {
-  double window_bytes, pacing_bytes_per_s;
+  double window_bytes, pacing_bytes_per_s, window_segments_min;
 };
 
 struct flow {
@@ -21,7 +21,7 @@ struct flow {
 };
 
 struct params {
-  int64_t target_queue_ns;
+  int64_t target_queue_ns, target_rtt_ns;
   double target_multiple;
   int64_t host_target_ns;
   double host_target_share;
@@ -29,9 +29,9 @@ struct params {
       loss_tolerance;
   int64_t timeout_limit, long_rtt_ns, target_max_ns, doubling_segments, doubling_samples, doubling_late_ns_min,
       doubling_late_ns_max;
-  double growth_share_max;
-  int64_t window_segments_min;
-  double start_divisor, pacing_gain;
+  double growth_share_max, window_segments_min, start_divisor, start_segments;
+  int64_t filtered;
+  double pacing_gain;
   int64_t pacing_segments_max;
   double pacing_gain_long;
 };
@@ -45,8 +45,9 @@ static inline double max_f(double a, double b) { return a > b ? a : b; }
 
 static inline void answer(struct flow* f, const struct params* p, const struct event* e, struct result* r) {
   double segment_bytes = max_f((double)e->segment_bytes, 1.0);
+  r->window_segments_min = p->window_segments_min;
   double most = max_f((double)e->window_bytes_max, 2.0 * segment_bytes);
-  double least = min_f((double)p->window_segments_min * segment_bytes, most);
+  double least = min_f(p->window_segments_min * segment_bytes, most);
   f->window_bytes = min_f(max_f(f->window_bytes, least), most);
   f->host_window_bytes = min_f(max_f(f->host_window_bytes, least), most);
   r->window_bytes = min_f(f->window_bytes, f->host_window_bytes);
@@ -70,6 +71,7 @@ int32_t reference_start(void* flow, void* shared, int64_t count, const void* par
   f->round_queue_ns = f->last_queue_ns = f->round_host_ns = f->last_host_ns = no_sample_ns;
   f->window_bytes = (double)e->window_bytes_max / p->start_divisor;
   f->doubling = 0;
+  if (p->start_segments > 0.0) f->window_bytes = p->start_segments * max_f((double)e->segment_bytes, 1.0);
   if (e->hint_window_bytes > 0.0) {
     f->window_bytes = e->hint_window_bytes;
   } else if (e->srtt_ns >= p->long_rtt_ns) {
@@ -95,16 +97,20 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     f->round_lost_bytes = 0.0;
     f->round_start_ns = e->now_ns;
   }
+  int64_t sample_ns = -1;
   if (e->rtt_ns > 0) {
     f->last_rtt_ns = e->rtt_ns;
-    f->round_queue_ns = min_i(f->round_queue_ns, max_i(e->rtt_ns - e->rtt_min_ns, 0));
+    sample_ns = max_i(e->rtt_ns - (p->target_rtt_ns == 0 ? e->rtt_min_ns : 0), 0);
+    f->round_queue_ns = min_i(f->round_queue_ns, sample_ns);
   }
   int64_t cut_span_ns = e->rtt_min_ns >= p->long_rtt_ns ? max_i(span_ns, f->last_rtt_ns + f->last_rtt_ns / 4) : span_ns;
   int64_t queue_ns = min_i(f->round_queue_ns, f->last_queue_ns);
+  if (p->filtered == 0 && sample_ns >= 0) queue_ns = sample_ns;
   double segment_bytes = max_f((double)e->segment_bytes, 1.0);
   double multiple_ns = min_f(p->target_multiple * (double)e->rtt_min_ns, (double)p->target_max_ns);
   double base_ns = max_f(multiple_ns, (double)p->target_queue_ns);
-  double segments = max_f(f->window_bytes / segment_bytes, 1.0);
+  if (p->target_rtt_ns > 0) base_ns = (double)p->target_rtt_ns;
+  double segments = max_f(f->window_bytes / segment_bytes, min_f(p->window_segments_min, 1.0));
   double scaling = f->scaling_alpha / sqrt(segments) - f->scaling_beta;
   double target_ns = base_ns * (1.0 + min_f(max_f(scaling, 0.0), p->scaling_multiple));
   double grown = 0.0;
@@ -119,7 +125,7 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
   int64_t host_ns = min_i(f->round_host_ns, f->last_host_ns);
   double host_target_ns = max_f((double)p->host_target_ns, p->host_target_share * (double)e->rtt_min_ns);
   if ((double)host_ns <= host_target_ns || f->last_host_ns == no_sample_ns) {
-    f->host_window_bytes += grown / f->host_window_bytes;
+    f->host_window_bytes += grown / max_f(f->host_window_bytes, 1.0);
   } else if (e->now_ns - f->host_cut_ns >= span_ns) {
     double excess = ((double)host_ns - host_target_ns) / (double)host_ns;
     double share = min_f(p->decrease_gain * excess, p->decrease_max);
@@ -144,9 +150,11 @@ int32_t reference_ack(void* flow, void* shared, int64_t count, const void* param
     } else if (e->app_limited == 0)
       f->window_bytes += max_f((double)e->acked_bytes, 0.0);
   } else if (queue_ns == no_sample_ns || (double)queue_ns <= target_ns) {
-    f->window_bytes += grown / f->window_bytes;
+    f->window_bytes += grown / max_f(f->window_bytes, (double)e->segment_bytes);
   } else if (e->now_ns - f->last_cut_ns >= cut_span_ns) {
-    double excess = ((double)queue_ns - target_ns) / (double)(queue_ns + e->rtt_min_ns);
+    double whole_ns = (double)queue_ns;
+    if (p->target_rtt_ns == 0) whole_ns += (double)e->rtt_min_ns;
+    double excess = ((double)queue_ns - target_ns) / whole_ns;
     f->window_bytes *= 1.0 - min_f(p->decrease_gain * excess, p->decrease_max);
     f->last_cut_ns = e->now_ns;
   }

@@ -128,6 +128,7 @@ POLICY = credit_policy(
     on_start=on_start,
     on_demand=on_demand,
     on_tick=on_demand,
+    presets={"host": {}, "paper": {"speculative_ns": 12_000}, "fabric": {"speculative_ns": 12_000}},
     promises=Promises(
         source="Olteanu et al., NSDI 2022, sections 3.2 and 3.5",
         signals=("credit", "ecn", "chance"),

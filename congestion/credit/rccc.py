@@ -141,6 +141,11 @@ POLICY = credit_policy(
     on_start=on_start,
     on_demand=on_demand,
     on_tick=on_demand,
+    presets={
+        "host": {},
+        "paper": {"speculative_ns": 0, "late_ns": 0},
+        "fabric": {"speculative_ns": 0, "late_ns": 0},
+    },
     promises=Promises(
         source="Ultra Ethernet Specification 1.0, section 3.6 (RCCC)",
         signals=("credit", "ecn", "chance"),

@@ -51,6 +51,7 @@ POLICY = loss_policy(
     "go_back_n",
     on_ack=on_ack,
     on_timer=on_timer,
+    presets={"host": {}, "paper": {}, "fabric": {}},
     promises=Promises(
         source="InfiniBand Architecture Specification, volume 1, section 9.7.5",
         signals=("loss", "timeout"),

@@ -128,6 +128,11 @@ POLICY = loss_policy(
     params=Params,
     on_ack=on_ack,
     on_timer=on_timer,
+    presets={
+        "host": {},
+        "paper": {"reorder_floor_ns": 0, "hold_ns": 0},
+        "fabric": {"hold_ns": 0, "reorder_floor_ns": 5_000},
+    },
     promises=Promises(
         source="RFC 8985, sections 6 and 7, per path",
         signals=("rtt", "loss", "timeout"),

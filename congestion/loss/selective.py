@@ -81,6 +81,7 @@ POLICY = loss_policy(
     params=Params,
     on_ack=on_ack,
     on_timer=on_timer,
+    presets={"host": {}, "paper": {}, "fabric": {}},
     promises=Promises(
         source="RFC 6675, section 4, per path",
         signals=("loss", "timeout"),

@@ -112,6 +112,7 @@ POLICY = loss_policy(
     params=Params,
     on_ack=on_ack,
     on_timer=on_timer,
+    presets={"host": {}, "paper": {"hold_ns": 0}, "fabric": {"hold_ns": 0}},
     promises=Promises(
         source="Ultra Ethernet Specification 1.0, section 3.6 (SLEEK)",
         signals=("loss", "timeout"),

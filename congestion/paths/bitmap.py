@@ -90,6 +90,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {"burst_bytes": 4_096}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="uet-htsim, bitmap; OCP MRC 1.0, path states",
         signals=("ecn", "timeout", "chance"),

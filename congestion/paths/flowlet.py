@@ -58,6 +58,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Vanini et al., NSDI 2017, section 3",
         signals=("timeout", "chance"),

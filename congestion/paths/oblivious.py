@@ -58,6 +58,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {"burst_bytes": 4_096}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Dixit et al., INFOCOM 2013, section III",
         signals=("chance",),

@@ -84,6 +84,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Qureshi et al., SIGCOMM 2022, section 3",
         signals=("ecn", "timeout", "chance"),

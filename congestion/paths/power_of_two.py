@@ -186,6 +186,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Mitzenmacher, Prabhakar and Shah, FOCS 2002",
         signals=("rtt", "ecn", "timeout", "chance"),

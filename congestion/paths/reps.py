@@ -128,6 +128,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {"burst_bytes": 4_096}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Bonato et al., arXiv 2407.21625, section 3",
         signals=("ecn", "timeout", "chance"),

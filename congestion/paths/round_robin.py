@@ -62,6 +62,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {"burst_bytes": 4_096}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Ultra Ethernet Specification 1.0, section 3.6 (oblivious)",
         signals=("chance",),

@@ -57,6 +57,7 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
+    presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Zhou et al., EuroSys 2014, section 3",
         signals=("weights", "chance"),

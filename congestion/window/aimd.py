@@ -99,6 +99,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={"host": {}, "paper": {}, "fabric": {}},
     promises=Promises(
         source="RFC 5681, section 3.1",
         signals=("ecn", "loss", "timeout"),

@@ -240,6 +240,11 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={
+        "host": {},
+        "paper": {"held_ns": 0, "rtt_believed_ns": 10_000_000_000, "probe_rtt_ns": 200_000_000},
+        "fabric": {"held_ns": 0},
+    },
     promises=Promises(
         source="Cardwell et al., ACM Queue 14(5), 2016",
         signals=("rate", "rtt", "loss", "timeout", "chance"),

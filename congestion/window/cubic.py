@@ -155,6 +155,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={"host": {}, "paper": {}, "fabric": {}},
     promises=Promises(
         source="RFC 9438, section 4",
         signals=("ecn", "loss", "timeout"),

@@ -151,6 +151,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={"host": {}, "paper": {}, "fabric": {"wait_ns": 50000.0}},
     promises=Promises(
         source="Zhu et al., SIGCOMM 2015, section 3.2",
         signals=("ecn", "loss", "timeout"),

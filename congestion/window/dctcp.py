@@ -117,6 +117,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={"host": {}, "paper": {}, "fabric": {}},
     promises=Promises(
         source="RFC 8257, section 3",
         signals=("ecn", "loss", "timeout"),

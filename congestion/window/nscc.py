@@ -1,8 +1,9 @@
 """NSCC: a window from delay and marks, by four quadrants, with quick adaptation.
 
 Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
-"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss is handled as the sources
-handle a trimmed packet.
+"SMaRTT-REPS", arXiv 2404.01630, section 3. A policy is not told whether a segment was trimmed or
+dropped: each loss is handled as the sources handle a trimmed packet, but adds nothing to the
+average delay.
 
 Departures, for hosts, and for networks slower than the one that the constants were chosen for: an
 RTT counts as at least `rtt_ns_min`, because thread wake-ups take that long. In the gains, a segment
@@ -216,6 +217,11 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={
+        "host": {},
+        "paper": {"rtt_ns_min": 0, "hold_ns": 0.0, "segments_min": 1.0},
+        "fabric": {"rtt_ns_min": 0, "hold_ns": 0.0},
+    },
     promises=Promises(
         source="Ultra Ethernet Specification 1.0, section 3.6 (NSCC)",
         signals=("rtt", "ecn", "loss", "timeout"),

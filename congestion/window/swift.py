@@ -6,14 +6,29 @@ Datacenter", SIGCOMM 2020, section 3; flow scaling with the constants of its sec
 As in the paper there are two windows: one for the network, by queueing delay, and one for the
 receiving host, by how long the host delayed the acknowledgment. The smaller one applies.
 
-Three departures, for hosts whose RTT carries scheduling noise:
+The preset `paper` is the paper's Algorithm 1: the delay of each acknowledgment, windows down to a
+thousandth of a segment, growth by one segment in a round trip, a cut by any loss. Where the paper
+gives no number, it has those of the simulator htsim. Its departures:
+
+- The target has no part for each hop (section 3.5), because delay means RTT less the path's own
+  minimum RTT. So paths of unequal length share one target, which is a queueing delay.
+- A flow starts with one segment, because the paper does not say with what.
+
+The defaults, also called `host`, are for hosts whose RTT carries scheduling noise, and depart
+further:
 
 - The delay compared with a target is the minimum of the last round trip, because a standing queue
-  shows in every sample and a late wake-up only in few.
-- Delay means RTT less the path's own minimum RTT, so that paths of unequal length share one target.
-  If a flow has several paths, one without a queue keeps the window open; moving traffic to that
-  path is the task of the path policy.
+  shows in every sample and a late wake-up only in few. If a flow has several paths, one without a
+  queue keeps the window open; moving traffic to that path is the task of the path policy.
 - Losses below a tolerated share of the window count as corruption, not as congestion.
+- A window has 16 segments at least, because one burst has as many, and grows by four in a round
+  trip. Flow scaling reaches from 4 to 256 segments.
+- Windows below 64 segments are paced faster than window / RTT, because a burst is long.
+
+`fabric` is for simulated networks, where no host adds delay. It is `paper` but for two values: a
+flow starts with 16 segments, because most messages end before a window of one segment has grown,
+and the window is a tenth of a segment at least, because timeouts make it the least, and then a flow
+waits RTT / window.
 
 The paper is about data centres. On a long path, with an RTT of a millisecond or more, a large
 initial window overflows a queue, growth by four segments per round trip takes minutes to fill the
@@ -53,6 +68,7 @@ Flow = record(
 
 Params = record(
     target_queue_ns=50_000,  # the smallest target delay, because thread wake-ups take as long
+    target_rtt_ns=0,  # the target of the whole RTT; 0: the queueing delay has the target above
     target_multiple=2.0,  # the target delay, as a multiple of the minimum RTT
     host_target_ns=100_000,  # delayed acknowledgments take 30 us, a thread wake-up another 30 us
     host_target_share=0.125,  # the host's target is at least this share of the minimum RTT
@@ -71,8 +87,10 @@ Params = record(
     doubling_late_ns_min=4_000_000,  # least delay of a late sample; rtt_min / 8 if that is more
     doubling_late_ns_max=16_000_000,
     growth_share_max=0.0625,  # most growth in a round trip on a long path, as a share of the window
-    window_segments_min=16,
+    window_segments_min=16.0,
     start_divisor=4.0,  # the initial window is window_bytes_max / start_divisor
+    start_segments=0.0,  # the initial window on a short path; 0: by start_divisor
+    filtered=1,  # 1: the least delay of the last round trip counts; 0: that of each acknowledgment
     pacing_gain=1.2,
     pacing_segments_max=64,  # larger windows are paced on long paths only
     pacing_gain_long=2.0,  # larger windows are paced at this multiple of window / RTT
@@ -85,6 +103,7 @@ def is_long(params: Any, event: Any) -> Any:
 
 def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host: float) -> None:
     segment_bytes = max(float(event.segment_bytes), 1.0)
+    result.window_segments_min = params.window_segments_min
     most = max(float(event.window_bytes_max), 2.0 * segment_bytes)
     least = min(params.window_segments_min * segment_bytes, most)
     window = min(max(window, least), most)
@@ -117,8 +136,8 @@ def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
     return flow.window_bytes * factor
 
 
-def observe(flow: Any, event: Any) -> Any:
-    """The minimum queueing delay of this round trip and the previous one."""
+def observe(flow: Any, params: Any, event: Any) -> Any:
+    """The minimum queueing delay of this round trip and the previous one, or this sample's."""
     if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
         flow.last_queue_ns = flow.round_queue_ns
         flow.last_host_ns = flow.round_host_ns
@@ -128,8 +147,12 @@ def observe(flow: Any, event: Any) -> Any:
         flow.round_start_ns = event.now_ns
     if event.rtt_ns > 0:
         flow.last_rtt_ns = min(event.rtt_ns, NO_SAMPLE_NS)
-        queue_ns = min(event.rtt_ns, NO_SAMPLE_NS) - max(event.rtt_min_ns, 0)
+        queue_ns = min(event.rtt_ns, NO_SAMPLE_NS)
+        if params.target_rtt_ns == 0:
+            queue_ns -= max(event.rtt_min_ns, 0)
         flow.round_queue_ns = min(flow.round_queue_ns, max(queue_ns, 0))
+        if params.filtered == 0:
+            return max(queue_ns, 0)
     return min(flow.round_queue_ns, flow.last_queue_ns)
 
 
@@ -163,12 +186,18 @@ def heed_network(flow: Any, params: Any, event: Any, queue_ns: int, grown: float
     """The window for the network, from queueing delay; smaller windows have a higher target."""
     multiple_ns = min(params.target_multiple * event.rtt_min_ns, float(params.target_max_ns))
     base_ns = max(multiple_ns, float(params.target_queue_ns))
-    segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), 1.0)
+    if params.target_rtt_ns > 0:
+        base_ns = float(params.target_rtt_ns)
+    least = min(params.window_segments_min, 1.0)
+    segments = max(flow.window_bytes / max(float(event.segment_bytes), 1.0), least)
     scaling = flow.scaling_alpha / math.sqrt(segments) - flow.scaling_beta
     target_ns = base_ns * (1.0 + min(max(scaling, 0.0), params.scaling_multiple))
     if queue_ns == NO_SAMPLE_NS or queue_ns <= target_ns:
-        return flow.window_bytes + grown / flow.window_bytes
-    excess = (queue_ns - target_ns) / (float(queue_ns) + max(event.rtt_min_ns, 0))
+        return flow.window_bytes + grown / max(flow.window_bytes, float(event.segment_bytes))
+    whole_ns = float(queue_ns)
+    if params.target_rtt_ns == 0:
+        whole_ns += max(event.rtt_min_ns, 0)
+    excess = (queue_ns - target_ns) / whole_ns
     return cut(flow, params, event, 1.0 - min(params.decrease_gain * excess, params.decrease_max))
 
 
@@ -179,7 +208,7 @@ def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
     target_ns = max(float(params.host_target_ns), params.host_target_share * event.rtt_min_ns)
     alone = flow.last_host_ns == NO_SAMPLE_NS  # no cut in the first round trip: it has few samples
     if host_ns <= target_ns or alone:
-        return flow.host_window_bytes + grown / flow.host_window_bytes
+        return flow.host_window_bytes + grown / max(flow.host_window_bytes, 1.0)
     if event.now_ns - flow.host_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return flow.host_window_bytes
     flow.host_cut_ns = event.now_ns
@@ -199,6 +228,8 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.last_host_ns = NO_SAMPLE_NS
     window_bytes = event.window_bytes_max / params.start_divisor
     flow.doubling = 0
+    if params.start_segments > 0.0:
+        window_bytes = params.start_segments * max(float(event.segment_bytes), 1.0)
     if event.hint_window_bytes > 0.0:
         window_bytes = event.hint_window_bytes
     elif event.srtt_ns >= params.long_rtt_ns:
@@ -210,7 +241,7 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
-    queue_ns = observe(flow, event)
+    queue_ns = observe(flow, params, event)
     grown = 0.0  # window increase times the window, in bytes squared
     if event.app_limited == 0:
         grown = increase(flow, params, event) * event.acked_bytes
@@ -225,9 +256,11 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
-    observe(flow, event)
+    observe(flow, params, event)
     flow.round_lost_bytes += event.lost_bytes
-    tolerated = max(params.loss_tolerance * flow.window_bytes, 2.0 * event.segment_bytes)
+    tolerated = 0.0
+    if params.loss_tolerance > 0.0:
+        tolerated = max(params.loss_tolerance * flow.window_bytes, 2.0 * event.segment_bytes)
     window_bytes = flow.window_bytes
     if flow.round_lost_bytes > tolerated:
         window_bytes = cut(flow, params, event, 1.0 - params.decrease_max)
@@ -249,6 +282,19 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     answer(flow, params, event, result, window_bytes, flow.host_window_bytes)
 
 
+PAPER = {
+    "target_rtt_ns": 20_000,
+    "scaling_multiple": 5.0,
+    "scaling_segments_min": 0.1,
+    "scaling_segments_max": 100.0,
+    "increase_segments": 1.0,
+    "loss_tolerance": 0.0,
+    "window_segments_min": 0.001,
+    "start_segments": 1.0,
+    "filtered": 0,
+    "pacing_segments_max": 0,  # the core paces windows below one segment
+}
+
 POLICY = window_policy(
     "swift",
     flow=Flow,
@@ -257,6 +303,11 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={
+        "host": {},
+        "paper": PAPER,
+        "fabric": PAPER | {"start_segments": 16.0, "window_segments_min": 0.1},
+    },
     promises=Promises(
         source="Kumar et al., SIGCOMM 2020, section 3",
         signals=("rtt", "host_delay", "loss", "timeout"),

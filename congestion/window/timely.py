@@ -140,6 +140,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
+    presets={"host": {}, "paper": {}, "fabric": {"low_ns": 5000.0, "high_ns": 50000.0}},
     promises=Promises(
         source="Zhu et al., CoNEXT 2016, section 4.3",
         signals=("rtt", "loss", "timeout"),

@@ -63,8 +63,8 @@ bool WindowControl::apply(const policy::WindowResult& result, const WindowFacts&
   const double window = std::clamp(result.window_bytes, low, high);
   window_bytes_ = static_cast<i64>(window);
   double rate = std::max(result.pacing_bytes_per_s, 0.0);
-  // The last sample, not the smoothed RTT: with a segment in many round trips, that would be of long ago (Swift, SIGCOMM
-  // 2020, Algorithm 1). If all segments so far were lost, there is no sample, and the least timeout must do.
+  // The last sample, not the smoothed RTT: with a segment in many round trips, that would be of long ago (Swift,
+  // SIGCOMM 2020, Algorithm 1). If all segments so far were lost, there is no sample, and the least timeout must do.
   if (facts.rtt_ns > 0) rtt_ns_ = facts.rtt_ns;
   const bool partial = window < segment;
   if (partial) {

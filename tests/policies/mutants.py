@@ -31,7 +31,7 @@ class Mutant:
 
 
 _AIMD_GROWTH = "flow.window_bytes += params.increase_segments * event.segment_bytes * share"
-_SWIFT_QUEUE = "queue_ns = min(event.rtt_ns, NO_SAMPLE_NS) - max(event.rtt_min_ns, 0)"
+_SWIFT_QUEUE = "            queue_ns -= max(event.rtt_min_ns, 0)\n"
 
 MUTANTS = (
     # Mistakes in the growth of windows.
@@ -101,13 +101,13 @@ MUTANTS = (
         "round_trip_difference_of_the_wrong_sign",
         "window/swift.py",
         _SWIFT_QUEUE,
-        "queue_ns = max(event.rtt_min_ns, 0) - min(event.rtt_ns, NO_SAMPLE_NS)",
+        "            queue_ns = max(event.rtt_min_ns, 0) - queue_ns\n",
     ),
     Mutant(
         "absolute_time_taken_for_a_round_trip",
         "window/swift.py",
         _SWIFT_QUEUE,
-        "queue_ns = event.now_ns - max(event.rtt_min_ns, 0)",
+        "            queue_ns = event.now_ns - max(event.rtt_min_ns, 0)\n",
     ),
     Mutant(
         "difference_wraps_and_poisons_the_average",

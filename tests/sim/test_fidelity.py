@@ -1,0 +1,35 @@
+"""Rows of docs/FIDELITY.md: runs in which a shipped policy must do as its paper says."""
+
+from transport.sim import run
+
+from .support import needs_fabric
+
+pytestmark = needs_fabric
+
+
+def link_ns(messages: int, message_bytes: int, rate_bytes_per_s: float = 12.5e9) -> float:
+    """How long a link takes for the messages, each in packets of 4,096 bytes and a header of 64."""
+    packets = -(-message_bytes // 4_096)
+    return messages * (message_bytes + 64 * packets) * 1e9 / rate_bytes_per_s
+
+
+def test_fidelity__swift_fills_the_link_of_a_large_incast_by_windows_below_one_segment() -> None:
+    row = run("incast_swift").summary()
+    assert row["finished"]
+    assert row["completion_ns"] < 1.1 * link_ns(1_023, 1_000_000)
+    assert row["retransmits_per_packet"] < 0.3
+
+
+def test_fidelity__eqds_fills_it_with_one_product_of_speculation() -> None:
+    row = run("incast_1023", {"credit": "eqds:paper"}).summary()
+    assert row["finished"]
+    assert row["completion_ns"] < 1.1 * link_ns(1_023, 100_000)
+    # Each message is shorter than the product, so nearly all packets are trimmed once.
+    assert row["retransmits_per_packet"] < 2
+
+
+def test_fidelity__the_queue_of_dctcp_is_at_its_threshold() -> None:
+    result = run("dctcp_queue")
+    (tier,) = [one for one in result.tiers if one["tier"] == "leaf>host"]
+    assert 17 * 1_500 < tier["queue_bytes_p50"] < 23 * 1_500
+    assert result.summary()["dropped"] == 0
