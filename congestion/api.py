@@ -87,11 +87,19 @@ def _layout(integers: str, floats: str = "") -> Record:
     return record(**dict.fromkeys(integers.split(), int), **dict.fromkeys(floats.split(), float))
 
 
-WINDOW_EVENT = _layout(
-    "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
-    "acked_segments ecn_segments lost_bytes lost_segments inflight_bytes delivered_bytes "
-    "window_bytes window_bytes_max app_limited link_bytes_per_s",
-    "rand hint_window_bytes",
+def _grown(layout: Record, integers: str) -> Record:
+    """A layout with integer fields that were added later: at the end, as old libraries need it."""
+    return record(**dict(layout.defaults), **dict.fromkeys(integers.split(), int))
+
+
+WINDOW_EVENT = _grown(
+    _layout(
+        "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
+        "acked_segments ecn_segments lost_bytes lost_segments inflight_bytes delivered_bytes "
+        "window_bytes window_bytes_max app_limited link_bytes_per_s",
+        "rand hint_window_bytes",
+    ),
+    "trimmed_segments message_bytes message_left_bytes",
 )
 WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s window_segments_min")
 PATH_EVENT = _layout(

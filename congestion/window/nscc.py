@@ -1,9 +1,8 @@
 """NSCC: a window from delay and marks, by four quadrants, with quick adaptation.
 
 Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
-"SMaRTT-REPS", arXiv 2404.01630, section 3. A policy is not told whether a segment was trimmed or
-dropped: each loss is handled as the sources handle a trimmed packet, but adds nothing to the
-average delay.
+"SMaRTT-REPS", arXiv 2404.01630, section 3. Each loss, also of a packet that was dropped, is handled
+as the sources handle a trimmed packet, but adds nothing to the average delay.
 
 Departures, for hosts, and for networks slower than the one that the constants were chosen for: an
 RTT counts as at least `rtt_ns_min`, because thread wake-ups take that long. In the gains, a segment

@@ -159,7 +159,7 @@ class FlowSender {
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
   void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
   struct Lost {
-    i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0;
+    i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0, trimmed_segments = 0;
     u16 longest_bytes = 0;
   };
   void on_granted(i64 now_ns, u64 granted_bytes) noexcept {

@@ -90,6 +90,10 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   facts.inflight_bytes = ledger_.inflight_bytes();
   facts.delivered_bytes = counters_->bytes_sent;
   facts.app_limited = !queue_.has_unsent() || unstaged_ || roomless_;
+  if (const SendMessage* message = queue_.oldest()) {
+    facts.message_bytes = static_cast<i64>(message->message_bytes);
+    facts.message_left_bytes = static_cast<i64>(message->unacked_bytes);
+  }
   return facts;
 }
 
@@ -169,6 +173,7 @@ void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
   facts.lost_segments = lost.segments;
+  facts.trimmed_segments = lost.trimmed_segments;
   window_.on_loss(facts);
 }
 
@@ -200,6 +205,7 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
   Lost lost;
   lose(path, entry.seq, &lost);
   ++counters_->segments_trimmed;
+  lost.trimmed_segments = 1;
   on_lost(now_ns, path, lost);
   if (last_hop) {
     paths_->on_heard(now_ns, path);

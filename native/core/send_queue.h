@@ -81,6 +81,10 @@ class SendQueue {
       if (!message.done) what(message.number, message.message_bytes);
     }
   }
+  // The oldest message that is not completely acknowledged; null: there is none.
+  const SendMessage* oldest() const noexcept {
+    return empty() || ring_[head_ & mask_].done ? nullptr : &ring_[head_ & mask_];
+  }
   // Removes the oldest messages up to the first that is not completely acknowledged.
   void advance() noexcept;
   // Frees the storage if the queue is empty.

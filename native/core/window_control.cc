@@ -37,6 +37,9 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noe
   event.ecn_segments = facts.ecn_segments;
   event.lost_bytes = facts.lost_bytes;
   event.lost_segments = facts.lost_segments;
+  event.trimmed_segments = facts.trimmed_segments;
+  event.message_bytes = facts.message_bytes;
+  event.message_left_bytes = facts.message_left_bytes;
   event.inflight_bytes = facts.inflight_bytes;
   event.delivered_bytes = facts.delivered_bytes;
   event.window_bytes = window_bytes_;

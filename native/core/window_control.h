@@ -14,7 +14,8 @@ struct WindowFacts {
   i64 rtt_ns = -1;  // RTT sample of this event; < 0: none
   i64 ack_delay_ns = 0;
   i64 acked_bytes = 0, acked_segments = 0, ecn_segments = 0;
-  i64 lost_bytes = 0, lost_segments = 0;
+  i64 lost_bytes = 0, lost_segments = 0, trimmed_segments = 0;
+  i64 message_bytes = 0, message_left_bytes = 0;  // of the oldest message that is not delivered
   i64 inflight_bytes = 0, delivered_bytes = 0;
   u8 path = 0;
   bool app_limited = false;
@@ -26,6 +27,8 @@ struct WindowFacts {
     facts.rtt = rtt;
     facts.inflight_bytes = inflight_bytes;
     facts.delivered_bytes = delivered_bytes;
+    facts.message_bytes = message_bytes;
+    facts.message_left_bytes = message_left_bytes;
     facts.path = path;
     facts.app_limited = app_limited;
     return facts;

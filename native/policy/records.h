@@ -31,12 +31,15 @@ struct WindowEvent {
   std::int64_t delivered_bytes;  // cumulative bytes of the flow that were delivered
   std::int64_t window_bytes;     // current window of the flow
   std::int64_t window_bytes_max;
-  std::int64_t app_limited;       // 1: the sender had less to send than the window allowed
-  std::int64_t link_bytes_per_s;  // rate of the link; 0: unknown
-  double rand;                    // a random number in [0, 1)
-  double hint_window_bytes;       // at start: the window of the replaced policy, or 0 if there was none
+  std::int64_t app_limited;         // 1: the sender had less to send than the window allowed
+  std::int64_t link_bytes_per_s;    // rate of the link; 0: unknown
+  double rand;                      // a random number in [0, 1)
+  double hint_window_bytes;         // at start: the window of the replaced policy, or 0 if there was none
+  std::int64_t trimmed_segments;    // of lost_segments: those whose payload a full queue cut off
+  std::int64_t message_bytes;       // size of the oldest message that is not delivered; 0: none
+  std::int64_t message_left_bytes;  // bytes of it that this flow has to deliver
 };
-static_assert(sizeof(WindowEvent) == 168);
+static_assert(sizeof(WindowEvent) == 192);
 static_assert(offsetof(WindowEvent, now_ns) == 0);
 static_assert(offsetof(WindowEvent, kind) == 8);
 static_assert(offsetof(WindowEvent, path) == 16);
@@ -58,6 +61,9 @@ static_assert(offsetof(WindowEvent, app_limited) == 136);
 static_assert(offsetof(WindowEvent, link_bytes_per_s) == 144);
 static_assert(offsetof(WindowEvent, rand) == 152);
 static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
+static_assert(offsetof(WindowEvent, trimmed_segments) == 168);
+static_assert(offsetof(WindowEvent, message_bytes) == 176);
+static_assert(offsetof(WindowEvent, message_left_bytes) == 184);
 
 // What a window policy's hook returns.
 struct WindowResult {
