@@ -22,6 +22,7 @@ namespace {
 
 using sim::i32;
 using sim::i64;
+using sim::u16;
 using sim::u32;
 
 struct BoundFabricPlan : sim::FabricPlan {
@@ -109,6 +110,16 @@ py::array planned_routes_of(const BoundFabricPlan& self, const Ends& ends) {
   return routes_of(net, self.hosts, ends);
 }
 
+// Policy set 0 is the plan's own policies; another number makes all sets up to it, as copies of the plan's own.
+std::string choose_of_set(BoundFabricPlan& self, const std::string& family, const std::string& text,
+                          const std::vector<std::string>& directories, u16 policy_set) {
+  if (policy_set == 0) return choose_text(&self.chosen, self, family, text, directories);
+  while (self.policy_sets.size() < policy_set) {
+    self.policy_sets.push_back({self.window, self.path, self.loss, self.credit});
+  }
+  return choose_text(&self.chosen, self.policy_sets[policy_set - 1u], family, text, directories);
+}
+
 using PlanClass = py::class_<BoundFabricPlan, std::shared_ptr<BoundFabricPlan>>;
 
 void bind_plan_calls(PlanClass* plan) {
@@ -129,8 +140,13 @@ void bind_plan_calls(PlanClass* plan) {
       .def("routes", &planned_routes_of, "Each path's network ports, as Fabric.routes returns them.", py::arg("ends"))
       .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
-      .def("choose_text", &choose_text<P>, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
-           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
+      .def("choose_text", &choose_of_set, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
+           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{},
+           py::arg("policy_set") = 0)
+      .def(
+          "set_policy_sets",
+          [](P& self, const py::array& of_transfer) { self.policy_set_of = rows<u16>("policy sets", of_transfer); },
+          "For each transfer the number of its policy set; 0: the plan's own policies.", py::arg("of_transfer"))
       .def(
           "complaint", [](const P& self) { return sim::complaint(self); }, "Why the plan cannot run; empty if it can.")
       .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Estimated memory of a run.");

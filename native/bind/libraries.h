@@ -58,17 +58,18 @@ struct Chosen {
   std::vector<engine::PolicyRef> by_text;
 };
 
-// Chooses a policy by a text such as "swift:increase_segments=8", as in the settings. Returns the policy's name.
-template <class Plan>
-std::string choose_text(Plan& plan, const std::string& family, const std::string& text,
+// Chooses a policy of `owner` by a text such as "swift:increase_segments=8", as in the settings. Returns the policy's
+// name. `chosen` must live as long as the choice.
+template <class Owner>
+std::string choose_text(Chosen* chosen, Owner& owner, const std::string& family, const std::string& text,
                         const std::vector<std::string>& directories) {
   const policy::Family which = family_of(family);
   engine::PolicyRef made;
   std::string error;
   if (!engine::choose_policy(which, text, directories, &made, &error)) throw pybind11::value_error(error);
-  place_of(plan, which) = made == nullptr ? core::PolicyChoice{} : made->choice();
+  place_of(owner, which) = made == nullptr ? core::PolicyChoice{} : made->choice();
   if (made == nullptr) return "none";
-  plan.chosen.by_text.push_back(made);
+  chosen->by_text.push_back(made);
   return made->library->descriptor().name;
 }
 

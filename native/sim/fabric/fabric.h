@@ -77,7 +77,10 @@ class Fabric {
   void make_hosts();
   void make_connections();
   void record_decisions();
+  u32 policy_set_of(const FabricConnection& connection) const noexcept;
+  std::vector<u32> first_with_path() const;
   void open_peer(const FabricConnection& connection, u32 number, u32* at_sender, u32* at_receiver);
+  core::FlowConfig flow_config(u32 policy_set, u32 number) const noexcept;
   void step_thread(u32 index, i64 hops, Crew* crew);
   void sample(i64 at_ps);
   i64 next_sample_ps() const noexcept;

@@ -110,6 +110,25 @@ std::string work_complaint(const FabricPlan& plan) {
   return "";
 }
 
+std::string policy_complaint(const FabricPlan& plan) {
+  if (plan.policy_set_of.empty()) return "";
+  if (plan.policy_set_of.size() != plan.transfers.size()) return "the number of a policy set for every transfer";
+  for (std::size_t i = 0; i < plan.policy_set_of.size(); ++i) {
+    if (plan.policy_set_of[i] > plan.policy_sets.size()) return at("transfer", i) + "a policy set that exists";
+  }
+  FabricWork work;
+  work.open(plan);
+  for (const FabricConnection& connection : work.connections) {
+    const u16 first = plan.policy_set_of[work.order[connection.first]];
+    for (u32 k = 1; k < connection.count; ++k) {
+      const u32 transfer = work.order[connection.first + k];
+      if (plan.policy_set_of[transfer] != first)
+        return at("transfer", transfer) + "the same policy set as the other transfers of its connection";
+    }
+  }
+  return "";
+}
+
 // Whether transfers wait for each other in a cycle, and so for ever. Sorts them topologically (Kahn) by their
 // dependencies and by the order within each connection.
 bool has_circle(const FabricPlan& plan) {
@@ -167,7 +186,7 @@ std::string complaint(const FabricPlan& plan) {
     return "one thread and at most 256 hosts if decisions are recorded";
   if (plan.sample_ns != 0 && plan.limit_ns / plan.sample_ns > 10'000'000)
     return "at most 10^7 samples: a larger sample_ns, or a smaller limit_ns";
-  for (const auto& part : {port_complaint, route_complaint, work_complaint}) {
+  for (const auto& part : {port_complaint, route_complaint, work_complaint, policy_complaint}) {
     const std::string found = part(plan);
     if (!found.empty()) return found;
   }

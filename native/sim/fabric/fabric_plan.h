@@ -71,6 +71,12 @@ struct PathChoice {
   u32 path = 0, takes = 0;
 };
 
+// The policies of some connections, instead of the plan's own. An empty window, path or loss policy is the plan's own;
+// an empty credit policy is none.
+struct PolicySetPlan {
+  core::PolicyChoice window, path, loss, credit;
+};
+
 enum class Ecmp : u8 {
   hashed,  // by a hash of hosts, path number and switch, like real routers
   // By path number: path p takes route p. Each switch selects a port by one digit of p, so two paths share a route only
@@ -132,6 +138,10 @@ struct FabricPlan {
   // Rate of a host's ports as policies see it; 0: the sum of the ports' rates.
   i64 link_bytes_per_s = 0;
   core::PolicyChoice window, path, loss, credit;
+  // Transfer t is sent under policy_sets[policy_set_of[t] - 1], or under the plan's own policies if that is 0. All
+  // transfers of a connection have the same number. policy_set_of empty: all transfers use the plan's own policies.
+  std::vector<PolicySetPlan> policy_sets;
+  std::vector<u16> policy_set_of;
 
   // What is sampled over time.
   i64 sample_ns = 0;                // sampling interval; 0: none

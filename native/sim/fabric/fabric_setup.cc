@@ -1,8 +1,10 @@
 // Opens stacks, peers and flows as a handshake would, and schedules the first events.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <span>
+#include <tuple>
 
 #include "native/sim/fabric/fabric.h"
 
@@ -101,6 +103,15 @@ bool color(const FabricPlan& plan, const std::vector<std::vector<u32>>& neighbou
   return possible;
 }
 
+bool same(const core::PolicyChoice& one, const core::PolicyChoice& other) noexcept {
+  if (one.descriptor != other.descriptor) return false;
+  if (one.params == other.params || one.descriptor == nullptr) return true;
+  const auto params_of = [](const core::PolicyChoice& choice) {
+    return choice.params != nullptr ? choice.params : choice.descriptor->params_default;
+  };
+  return std::memcmp(params_of(one), params_of(other), one.descriptor->params_bytes) == 0;
+}
+
 i64 lookahead_ps(const FabricPlan& plan) noexcept {
   i64 least_ps = kWindowPsMax;
   for (const PortPlan& port : plan.ports) least_ps = std::min(least_ps, port.delay_ns * 1000);
@@ -166,6 +177,39 @@ void Fabric::record_decisions() {
   }
 }
 
+// The number of the policy set of a connection; 0: the plan's own policies.
+u32 Fabric::policy_set_of(const FabricConnection& connection) const noexcept {
+  return plan_.policy_set_of.empty() ? 0 : plan_.policy_set_of[work_.order[connection.first]];
+}
+
+// For each policy set, the first one with the same path policy.
+std::vector<u32> Fabric::first_with_path() const {
+  std::vector<core::PolicyChoice> paths = {plan_.path};
+  for (const PolicySetPlan& set : plan_.policy_sets) paths.push_back(set.path ? set.path : plan_.path);
+  std::vector<u32> first;
+  for (const core::PolicyChoice& path : paths) {
+    const auto found = std::find_if(paths.begin(), paths.end(), [&](const auto& each) { return same(each, path); });
+    first.push_back(static_cast<u32>(found - paths.begin()));
+  }
+  return first;
+}
+
+// The configuration of both flows of a connection, without the ends.
+core::FlowConfig Fabric::flow_config(u32 policy_set, u32 number) const noexcept {
+  core::FlowConfig config;
+  config.local_token = config.remote_token = token_of(plan_, 7, number);
+  core::PolicyChoice credit = plan_.credit;
+  if (policy_set != 0) {
+    const PolicySetPlan& own = plan_.policy_sets[policy_set - 1];
+    config.window = own.window;
+    config.loss = own.loss;
+    config.credit = credit = own.credit;
+    config.own_credit = true;
+  }
+  if (plan_.speculative_bytes >= 0 && credit) config.speculative_bytes = static_cast<u64>(plan_.speculative_bytes);
+  return config;
+}
+
 void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_sender, u32* at_receiver) {
   core::Stack& sender = nodes_.hosts[connection.from]->stack();
   core::Stack& receiver = nodes_.hosts[connection.to]->stack();
@@ -178,6 +222,7 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   config.rtt_expected_ns = plan_.rtt_expected_ns;
   const auto counters_at = [this](u32 host) { return shards_[nodes_.shard_of[host]]->path_counters(); };
   config.local_token = config.remote_token = token_of(plan_, 6, number);
+  if (const u32 own = policy_set_of(connection); own != 0) config.path = plan_.policy_sets[own - 1].path;
   bool ok = sender.reserve_peer(at_sender) == Status::ok && receiver.reserve_peer(at_receiver) == Status::ok;
   config.remote_peer = *at_receiver;
   config.path_counters = counters_at(connection.from);
@@ -191,16 +236,18 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
 }
 
 // Opens all connections. Two hosts share one peer at each end, and so the same paths, for all connections in both
-// directions.
+// directions that have the same path policy.
 void Fabric::make_connections() {
-  // (lower host, higher host) -> index of the peer in the stack of each
-  std::map<std::pair<u32, u32>, std::pair<u32, u32>> peers;
+  // (lower host, higher host, first policy set with this path policy) -> index of the peer in the stack of each
+  std::map<std::tuple<u32, u32, u32>, std::pair<u32, u32>> peers;
+  const std::vector<u32> first_with = first_with_path();
   const u32 ahead = plan_.ahead;
   for (u32 number = 0; number < work_.connections.size(); ++number) {
     FabricConnection& connection = work_.connections[number];
+    const u32 policy_set = policy_set_of(connection);
     const bool upwards = connection.from < connection.to;
-    const std::pair ends =
-        upwards ? std::pair(connection.from, connection.to) : std::pair(connection.to, connection.from);
+    const auto [lower, higher] = std::minmax(connection.from, connection.to);
+    const std::tuple ends(lower, higher, first_with[policy_set]);
     auto place = peers.find(ends);
     u32 at_sender = 0, at_receiver = 0;
     if (place == peers.end()) {
@@ -214,13 +261,9 @@ void Fabric::make_connections() {
     FabricHost& to = *nodes_.hosts[connection.to];
     bool ok = from.stack().reserve_flow(&connection.at_sender) == Status::ok &&
               to.stack().reserve_flow(&connection.at_receiver) == Status::ok;
-    core::FlowConfig config;
-    config.local_token = config.remote_token = token_of(plan_, 7, number);
+    core::FlowConfig config = flow_config(policy_set, number);
     config.peer = at_sender;
     config.remote_flow = connection.at_receiver;
-    if (plan_.speculative_bytes >= 0 && plan_.credit) {
-      config.speculative_bytes = static_cast<u64>(plan_.speculative_bytes);
-    }
     ok = ok && from.stack().open_flow(FabricHost::kBeginNs, connection.at_sender, config) == Status::ok;
     config.peer = at_receiver;
     config.remote_flow = connection.at_sender;

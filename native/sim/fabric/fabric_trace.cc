@@ -2,6 +2,7 @@
 #include "native/sim/fabric/fabric_trace.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "native/sim/fabric/fabric_host.h"
@@ -90,18 +91,47 @@ void FabricTrace::on_event(i64 now_ns, const core::Event& event) noexcept {
   });
 }
 
+void FabricTrace::find_twins() {
+  std::map<u32, u32> last;  // host -> the last peer that is this host
+  next_twin_.assign(peers_.size(), core::kNone);
+  is_first_.assign(peers_.size(), true);
+  for (u32 peer = 0; peer < peers_.size(); ++peer) {
+    const auto [before, is_new] = last.try_emplace(peers_[peer], peer);
+    if (is_new) continue;
+    is_first_[peer] = false;
+    next_twin_[before->second] = peer;
+    before->second = peer;
+  }
+}
+
+telemetry::PathCounters FabricTrace::counters(u32 peer, u32 path) const noexcept {
+  telemetry::PathCounters sum = stack_->peer(peer)->paths().counters(path);
+  for (u32 twin = next_twin_[peer]; twin != core::kNone; twin = next_twin_[twin]) {
+    const core::Peer* const known = stack_->peer(twin);
+    if (known == nullptr) continue;
+    const telemetry::PathCounters other = known->paths().counters(path);
+    sum.bytes_sent += other.bytes_sent;
+    sum.segments_sent += other.segments_sent;
+    sum.segments_lost += other.segments_lost;
+    if (sum.rtt_ns == 0) sum.rtt_ns = other.rtt_ns;
+    if (other.usable != 0) sum.usable = other.usable;
+  }
+  return sum;
+}
+
 void FabricTrace::look_at_paths(i64 at_ns) {
   if (at_ns < next_ns_) return;
   next_ns_ = at_ns - at_ns % plan_.trace_ns + plan_.trace_ns;
+  if (segments_seen_.size() != peers_.size()) find_twins();
   segments_seen_.resize(peers_.size());
   for (u32 peer = 0; peer < peers_.size(); ++peer) {
     const core::Peer* const known = stack_->peer(peer);
-    if (known == nullptr) continue;
+    if (known == nullptr || !is_first_[peer]) continue;
     for (u32 path = 0; path < known->paths().count(); ++path) {
-      const telemetry::PathCounters counters = known->paths().counters(path);
-      if (std::exchange(segments_seen_[peer][path], counters.segments_sent) == counters.segments_sent) continue;
-      paths_.push_back({at_ns, counters.rtt_ns, counters.bytes_sent, counters.segments_sent, counters.segments_lost,
-                        host_, peers_[peer], path, counters.usable != 0 ? 1u : 0u});
+      const telemetry::PathCounters now = counters(peer, path);
+      if (std::exchange(segments_seen_[peer][path], now.segments_sent) == now.segments_sent) continue;
+      paths_.push_back({at_ns, now.rtt_ns, now.bytes_sent, now.segments_sent, now.segments_lost, host_, peers_[peer],
+                        path, now.usable != 0 ? 1u : 0u});
     }
   }
 }

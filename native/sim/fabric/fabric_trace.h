@@ -64,6 +64,8 @@ class FabricTrace final : public core::TraceSink {
   static constexpr std::size_t kEventsMax = 1 << 16;  // limit of recorded events of one host
 
   TransferTrace* sent(const core::Event& event) noexcept;
+  void find_twins();
+  telemetry::PathCounters counters(u32 peer, u32 path) const noexcept;
 
   const FabricPlan& plan_;
   const u32 host_;
@@ -75,6 +77,10 @@ class FabricTrace final : public core::TraceSink {
   std::vector<PathTrace> paths_;
   std::vector<EventTrace> events_;
   std::vector<std::array<i64, core::kMaxPaths>> segments_seen_;  // by peer and path: segments sent when last recorded
+  // By peer: the next peer that is the same host, with another path policy; core::kNone: none. Their paths take the
+  // same links and are recorded together, at the first of them.
+  std::vector<u32> next_twin_;
+  std::vector<bool> is_first_;
   i64 next_ns_ = 0, dropped_ = 0;
 };
 

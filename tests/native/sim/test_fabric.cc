@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "native/policy/loader.h"
 #include "native/sim/fabric/fabric.h"
 #include "tests/native/check.h"
 
@@ -245,6 +246,31 @@ TEST(fabric__is_the_same_for_any_number_of_threads) {
       CHECK_EQUAL(outcome.totals.fingerprint, first.totals.fingerprint);
       CHECK_EQUAL(outcome.totals.packet_hops, first.totals.packet_hops);
     }
+  }
+}
+
+TEST(fabric__connections_of_two_policy_sets_share_a_host) {
+  core::u64 first = 0;
+  for (const u32 threads : {1u, 2u}) {
+    Nodes nodes(60'000);
+    for (const u32 stream : {0u, 1u}) {
+      for (u32 from = 0; from < Nodes::kHosts; ++from) {
+        nodes.plan.transfers.push_back({from, (from + 1) % Nodes::kHosts, 400'000, 0, stream, 0});
+        nodes.plan.policy_set_of.push_back(static_cast<core::u16>(stream));
+      }
+    }
+    // The path policy is named, so these connections have paths of their own.
+    nodes.plan.policy_sets.push_back({{}, {&policy::fixed(policy::Family::path), nullptr}, {}, {}});
+    nodes.plan.threads = threads;
+    CHECK_EQUAL(complaint(nodes.plan), std::string());
+    Fabric fabric(nodes.plan);
+    while (fabric.run(1000)) {
+    }
+    CHECK_EQUAL(fabric.violation(), std::string());
+    CHECK_EQUAL(fabric.totals().transfers_done, 8);
+    CHECK_EQUAL(fabric.host(0).stack().peer_count(), 4u);  // two neighbours, and two path policies
+    if (threads == 1) first = fabric.totals().fingerprint;
+    CHECK_EQUAL(fabric.totals().fingerprint, first);
   }
 }
 
