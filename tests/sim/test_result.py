@@ -8,7 +8,8 @@ import pytest
 
 from tests.sim.support import needs_fabric, scenario
 from transport.sim import Result, Scenario, run, tables
-from transport.sim.result import fingerprint, jain, spread
+from transport.sim.coexist import jain
+from transport.sim.result import fingerprint, spread
 from transport.sim.sweep import Case, cases_of, summarised
 
 TOTALS: dict[str, int | bool] = {

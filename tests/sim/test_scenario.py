@@ -252,9 +252,12 @@ def test_scenario__the_examples_of_the_docs_are_scenarios() -> None:
     assert len(found.changes) == 4
     steps = parse("[network]\nhosts = 8\n" + texts[1]).check()
     assert steps.work.jobs[0].program is not None
-    plans = parse("[network]\nhosts = 8\n" + texts[2] + "[[workload]]\n")
+    policies = parse(texts[2]).check()
+    assert policies.mix is not None
+    assert len(policies.mix.sets) == 3
+    plans = parse("[network]\nhosts = 8\n" + texts[3] + "[[workload]]\n")
     assert [one["at_ns"] for one in plans.keys["plans"]] == [0, 2_000_000]
-    assert len(texts) == 3
+    assert len(texts) == 4
 
 
 def test_scenario__importing_the_package_loads_nothing_large() -> None:

@@ -37,6 +37,7 @@ from transport.sim import (
     shipped,
     sweep,
 )
+from transport.sim.alone import splits_a_job, with_alone
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
@@ -81,7 +82,7 @@ def setting(text: str) -> tuple[str, list[Any]]:
     parts: list[str] = []
     for part in values.split(","):
         # Policy parameters contain commas too: "swift:a=1,b=2".
-        if parts and key.startswith("policies.") and "=" in part and ":" not in part:
+        if parts and "policies." in key and "=" in part and ":" not in part:
             parts[-1] += "," + part
         else:
             parts.append(part)
@@ -270,6 +271,12 @@ def run_sweep(
     default=None,
     help="Also run the scenario's own policies, and show both; default: as the scenario says.",
 )
+@click.option(
+    "--harm/--no-harm",
+    default=None,
+    help="Where workloads name policies, also run each group of policies alone, to measure the "
+    "harm that the others do to it; default: yes, but not in a sweep.",
+)
 @click.option("--check", is_flag=True, help="Check the protocol's invariants; runs slower.")
 @click.option("--estimate", is_flag=True, help="Print how much memory the run needs, and stop.")
 @click.option(
@@ -392,6 +399,8 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     own = own_simulation(scenario, policies, given["compare"])
     folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
+    if given["harm"] is not False:
+        result = with_harm(result, given)
     results = beside(result, own, lambda one: run_once(one)[0])
     show(results, seconds, files)
     say_notes(simulation.scenario)
@@ -404,6 +413,19 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
         return INTERRUPTED
     judge(result)
     return 0
+
+
+def with_harm(result: Result, given: Mapping[str, Any]) -> Result:
+    """The result with the harm to each group of policies; says on stderr why there is none."""
+    job = splits_a_job(result) if result.is_mixed else None
+    if job is not None:
+        text = f"transfers of {job} wait for others with other policies, so no group can run alone"
+        click.echo(f"note: the harm to each group is not measured: {text}", err=True)
+    elif given["harm"] and not result.is_mixed:
+        click.echo(
+            "note: all transfers use the same policies, so there is no harm to measure", err=True
+        )
+    return with_alone(result, lambda one: run_once(one)[0], threads=given["threads"])
 
 
 def workload_of(trace: Path | None, scale: float | None) -> list[dict[str, Any]] | None:
@@ -512,8 +534,10 @@ def do_sweep(
 ) -> int:
     if given["trace_folder"] is not None:
         raise click.UsageError("--trace is for one run: remove --seeds and lists of values")
-    if given["estimate"]:
-        raise click.UsageError("--estimate is for one run: remove --seeds and lists of values")
+    for option in ("estimate", "harm"):
+        if given[option]:
+            text = f"--{option} is for one run: remove --seeds and lists of values"
+            raise click.UsageError(text)
     if files.plot is not None:
         cli_plots.prepared(files.plot)
     cases = sweep.cases_of(scenario, seeds, settings, policies)

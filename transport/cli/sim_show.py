@@ -67,6 +67,8 @@ def show(results: Mapping[str, Result], seconds: float, files: Files) -> None:
         return
     click.echo(result.title)
     print_table(*tables.jobs(results))
+    if result.is_mixed:
+        print_table(*tables.coexistence(results))
     print_table(*tables.sizes(results))
     print_table(*tables.tiers(results))
     if result.steps:

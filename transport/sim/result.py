@@ -16,7 +16,10 @@ import numpy as np
 
 from transport.ground.collectives import bus_factor
 from transport.ground.units import time_text
-from transport.sim import by_size, ideal
+from transport.policies.choice import PolicyName
+from transport.sim import by_size, coexist, ideal
+from transport.sim.coexist import jain
+from transport.sim.groups import BETWEEN, Group
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
 from transport.sim.scenario import Scenario
@@ -32,12 +35,6 @@ def spread(values: Array) -> dict[str, float]:
         return {}
     found = {name: float(np.percentile(values, share)) for name, share in QUANTILES.items()}
     return found | {"max": float(values.max())}
-
-
-def jain(values: Array) -> float:
-    """Jain's fairness index: 1 if all values are equal, 1/n if all but one are 0."""
-    square = float((values.astype(np.float64) ** 2).sum())
-    return float(values.sum()) ** 2 / (len(values) * square) if square else 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,6 +58,10 @@ class Result:
     partial: bool = False  # True: the run was interrupted
     local: Array | None = None  # fields as in `transfers`, for the local events of programs
     traced: Traced | None = None  # records of the hosts, if the run was traced
+    groups: tuple[Group, ...] = ()  # the transfers by their policies
+    group_of: Array | None = None  # for each transfer the index of its group
+    alone: tuple[dict[str, float], ...] = ()  # for each group `measures` of a run of it alone
+    given: Mapping[str, PolicyName] = field(default_factory=dict)  # what replaced [policies]
 
     def __repr__(self) -> str:
         """Three lines: what was run, what came out, and where more is."""
@@ -145,6 +146,39 @@ class Result:
             for number, name in enumerate(work.names)
             for row in by_size.rows(sizes[job == number], self.slowdown[job == number], payload)
         ]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether transfers use different policies."""
+        return len(self.groups) > 1
+
+    @cached_property
+    def served(self) -> coexist.Served:
+        """The times in which connections are served; only for a mixed run."""
+        assert self.group_of is not None
+        received, ended_ns = self.streams["bytes_received"], int(self.totals["ended_ns"])
+        own = self.scenario.work.transfers
+        return coexist.served(own, self.transfers, self.group_of, received, ended_ns)
+
+    @cached_property
+    def coexistence(self) -> dict[str, Any]:
+        """How groups with different policies share the network: see report() of coexist.py.
+
+        Empty if all transfers use the same policies.
+        """
+        if not self.is_mixed or self.group_of is None:
+            return {}
+        labels, own = [one.label for one in self.groups], self.group_of
+        done = own[self.done]
+        found = coexist.report(self.served, labels, self.fct_ns, done, own, self.alone)
+        for row, group in zip(found["groups"], self.groups, strict=True):
+            row |= {"policies": group.policies, "sources": group.sources}
+        return found
+
+    def measures(self, group: int) -> dict[str, float]:
+        """What harm compares, of one group: see measures() of coexist.py."""
+        assert self.group_of is not None
+        return coexist.measures(self.served, self.fct_ns, self.group_of[self.done], group)
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -335,6 +369,7 @@ class Result:
             "jobs": self.jobs,
             "slowdown_by_size": self.slowdown_by_size,
             "steps": self.steps,
+            "coexistence": self.coexistence,
             "tiers": self.tiers,
             "totals": self.totals,
             "ideal": IDEAL,
@@ -358,11 +393,16 @@ class Result:
         """The columns of rows(), each an array of shape [transfer].
 
         from, to, job: text; bytes; ready_ns, posted_ns, received_ns, sent_ns, as in `transfers`;
-        ideal_ns; slowdown, rounded to 4 decimals, None if the transfer is not received.
+        ideal_ns; slowdown, rounded to 4 decimals, None if the transfer is not received; group, the
+        label of its policies, if workloads name policies of their own.
         """
         work, names = self.scenario.work, np.array(self.scenario.network.node_names, object)
         slowdown = np.full(len(self.transfers), None, object)
         slowdown[self.done] = np.round(self.slowdown, 4)
+        mixed: dict[str, Array] = {}
+        if self.scenario.mix is not None and self.group_of is not None:
+            labels = [one.label for one in self.groups]
+            mixed["group"] = np.array(labels, object)[self.group_of]
         return {
             "from": names[work.transfers["from"]],
             "to": names[work.transfers["to"]],
@@ -371,6 +411,7 @@ class Result:
             **{name: self.transfers[name] for name in self.transfers.dtype.names or ()},
             "ideal_ns": self.ideal_ns,
             "slowdown": slowdown,
+            **mixed,
         }
 
 
@@ -379,9 +420,14 @@ def _named(values: Mapping[str, float], prefix: str) -> dict[str, float]:
 
 
 def digest_of(source: str) -> str | None:
-    """The SHA-256 in one of Result.sources; None for a policy that is part of weft."""
-    digest = source.partition(":")[0]
-    return digest if len(digest) == 64 else None
+    """The SHA-256 in one of Result.sources; None for a policy that is part of weft.
+
+    Of a mixed run those of all groups, with " + " between them.
+    """
+    found = [one.partition(":")[0] for one in source.split(BETWEEN)]
+    if len(found) == 1 and len(found[0]) != 64:
+        return None
+    return BETWEEN.join(found)
 
 
 def policy_columns(result: Result) -> dict[str, str | None]:

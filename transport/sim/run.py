@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import FAMILIES, Policy
 from transport import native
-from transport.errors import InvalidArgumentError, OutOfMemoryError
-from transport.policies.choice import PolicyName, choose, resolve, split
+from transport.errors import OutOfMemoryError
+from transport.policies.choice import PolicyName
 from transport.sim import planned
 from transport.sim.errors import BadKeyError, ScenarioError
+from transport.sim.groups import groups_of, joined, load_into
 from transport.sim.ideal import base_rtt_ns
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
-from transport.sim.settings import DEFAULT_POLICIES, beside
 from transport.sim.traced import Traced
 from transport.sim.work import TRANSFER, Work
 
@@ -62,11 +61,18 @@ class Simulation:
         threads: int = 1,
         check: bool = False,
         trace_ns: int = 0,
+        alone: int | None = None,
     ) -> None:
-        """trace_ns: time between records of paths, for a trace; 0: hosts record nothing."""
+        """policies: they replace those of [policies]; workloads keep those that they name.
+
+        trace_ns: time between records of paths, for a trace; 0: hosts record nothing. alone: the
+        group of policies whose transfers alone begin; samples are not taken then.
+        """
         self.scenario = scenario.check()
-        self.policies: dict[str, str] = {}
-        self.sources: dict[str, str] = {}
+        self.groups, self.group_of = groups_of(scenario, policies or {})
+        self.alone, self.given = alone, dict(policies or {})
+        self.policies = joined(self.groups, "policies")
+        self.sources = joined(self.groups, "sources")
         self.sampled: tuple[int, ...] = ()
         self.plan = native.FabricPlan()
         self.plan.threads, self.plan.check = threads, check
@@ -75,7 +81,7 @@ class Simulation:
         self._work()
         self._hosts()
         self._samples()
-        self._policies(policies or {})
+        self._policies()
         wrong = self.plan.complaint()
         if wrong:
             raise ScenarioError(f"{scenario.file}: the simulation needs {wrong}")
@@ -134,6 +140,9 @@ class Simulation:
             partial,
             fabric.transfers()[len(self.scenario.work.transfers) :],
             self._traced(fabric),
+            self.groups,
+            self.group_of,
+            given=self.given,
         )
 
     def _traced(self, fabric: native.Fabric) -> Traced | None:
@@ -171,10 +180,18 @@ class Simulation:
         plan.header_queue_bytes_max = keys["header_queue_bytes_max"]
         plan.pause_bytes, plan.resume_bytes = keys["pause_bytes"], keys["resume_bytes"]
 
+    def _policies(self) -> None:
+        local = np.zeros(len(self.scenario.work.local), np.uint16)
+        load_into(self.plan, self.groups, np.concatenate([self.group_of, local]))
+
     def _work(self) -> None:
         work = self.scenario.work
+        transfers = with_local(work)
+        if self.alone is not None:
+            others = np.flatnonzero(self.group_of != self.alone)
+            transfers["start_ns"][others] = self.scenario.keys["limit_ns"] + 1  # never
         self.plan.set_work(
-            as_native(with_local(work), native.TRANSFER_PLAN),
+            as_native(transfers, native.TRANSFER_PLAN),
             as_native(work.dependencies, native.DEPENDENCY_PLAN),
         )
         self.plan.seed = self.scenario.seed
@@ -204,7 +221,7 @@ class Simulation:
 
     def _samples(self) -> None:
         keys = self.scenario.keys["samples"]
-        if not keys["every_ns"]:
+        if not keys["every_ns"] or self.alone is not None:
             return
         # Sampled connections are given by the index of their first transfer.
         named = self.scenario.work.transfers[["from", "to", "stream"]]
@@ -215,41 +232,11 @@ class Simulation:
         self.plan.sample_ports = self.scenario.sampled_ports().tolist()
         self.plan.sample_streams = list(self.sampled)
 
-    def _policies(self, given: Mapping[str, PolicyName]) -> None:
-        chosen: dict[str, PolicyName] = {**DEFAULT_POLICIES, **self.scenario.keys["policies"]}
-        for family, policy in {**chosen, **given}.items():
-            if family not in FAMILIES:
-                raise InvalidArgumentError(
-                    f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
-                )
-            text = str(policy) if not isinstance(policy, Policy) else policy.name
-            self.policies[family] = text
-            # File names in a scenario are relative to the scenario's folder.
-            if family not in given:
-                policy = beside(self.scenario, str(policy))
-            choose(self.plan, family, policy, {})
-            self.sources[family] = source_of(family, policy)
-
 
 TOTALS = (
     *("ended_ns", "packet_hops", "data_packets", "segments", "windows", "transfers_done"),
     *("violations", "policies_failed", "storage_bytes", "fingerprint", "finished"),
 )
-
-
-def source_of(family: str, policy: PolicyName) -> str:
-    """The digest of a policy's source, and its parameters as given."""
-    name, _, values = split(resolve(family, policy))
-    if name == "none":
-        return "none"
-    library = Path(name) if "/" in name else native.POLICY_DIRECTORY / f"{family}_{name}.so"
-    if not library.is_file():
-        # A policy that is linked into the extension, such as `fixed`, has no library.
-        return f"{name}:{values}"
-    from transport.compiler.library import load as load_library
-
-    digest = bytes(load_library(library).descriptor.source_sha256).decode()
-    return f"{digest}:{values}" if values else digest
 
 
 def run(

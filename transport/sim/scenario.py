@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import FAMILIES
 from transport.ground import toml
 from transport.ground.text import nearest
 from transport.sim import (
@@ -28,6 +27,7 @@ from transport.sim import (
     faults,
     goal,
     graph,
+    mixed,
     planned,
     replayed,
     schema,
@@ -106,6 +106,14 @@ class Scenario:
             raise self.problem(error) from None
 
     @cached_property
+    def mix(self) -> mixed.Mix | None:
+        """The policies that workloads name for their transfers; None: they name none."""
+        try:
+            return mixed.mix_of(self.keys, self.network.hosts, self.work)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    @cached_property
     def changes(self) -> Array:
         """The changes of links, in order of time."""
         try:
@@ -150,7 +158,7 @@ class Scenario:
 
     def check(self) -> Scenario:
         """Builds all parts of the scenario, so that it raises errors before a run; returns self."""
-        _ = self.network, self.work, self.changes, self.plans, self.sampled_ports()
+        _ = self.network, self.work, self.mix, self.changes, self.plans, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
             _roomy(self.keys, self.network)
@@ -188,6 +196,7 @@ class Scenario:
         for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]
+        kept = mixed.canonical(kept)
         kept["files"] = self.file_hashes()
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)
 
@@ -262,12 +271,7 @@ def _keys(tables: Tables) -> Tables:
     keys["network"]["given"] = sorted(tables.get("network", {}))
     keys["hosts"] = schema.checked(keys["hosts"], schema.HOSTS, ("hosts",), "[hosts]")
     keys["samples"] = schema.checked(keys["samples"], schema.SAMPLES, ("samples",), "[samples]")
-    for family, text in keys["policies"].items():
-        if family not in FAMILIES:
-            text = f"no such policy family{nearest(family, list(FAMILIES))}"
-            raise BadKeyError(("policies", family), text)
-        if not isinstance(text, str):
-            raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
+    mixed.check_policies(keys["policies"], ("policies",))
     for name, columns in (
         ("events", schema.EVENTS),
         ("nodes", schema.NODES),
@@ -324,6 +328,7 @@ def _workload(table: Any, number: int) -> Tables:
             schema.checked(one, schema.OPERATION, (*path, "operations", at), "an operation")
             for at, one in enumerate(found["operations"])
         ]
+    found["mix"] = mixed.checked(found, path)
     return found
 
 

@@ -115,6 +115,10 @@ def row_of(result: Result) -> dict[str, Any]:
             row.setdefault("busbw_bytes_per_s", job["busbw_bytes_per_s"])
         if len(result.jobs) > 1:
             row[f"job{number}_completion_ns"] = job.get("completion_ns")
+    for number, group in enumerate(result.coexistence.get("groups", ())):
+        row[f"group{number}_policies"] = group["group"]
+        for name in ("share", "fair_share", "jain", "goodput_bytes_per_s", "fct_ns_p99"):
+            row[f"group{number}_{name}"] = group.get(name)
     row["policies_failed"] = result.totals["policies_failed"]
     return row | {"good": result.good, "problem": result.violation or result.policy_failure}
 

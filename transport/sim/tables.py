@@ -50,6 +50,20 @@ STEPS = {
     "network_ns": "in the network",
     "exposed_share": "not computing",
 }
+COEXISTENCE = {
+    "group": "policies of group",
+    "connections": "connections",
+    "done": "done",
+    "share": "share of bytes",
+    "fair_share": "fair share",
+    "jain": "Jain",
+    "goodput_bytes_per_s": "goodput of one",
+    "harm_goodput": "harm",
+    "fct_ns_p50": "FCT p50",
+    "harm_fct_p50": "harm ",
+    "fct_ns_p99": "FCT p99",
+    "harm_fct_p99": "harm  ",
+}
 TIERS = {
     "tier": "tier",
     "links": "links",
@@ -90,7 +104,7 @@ def cell(key: str, value: Any) -> str:
         return rate_text(value)
     if "_bytes" in plain or plain.startswith("queue_bytes"):
         return bytes_text(value)
-    if plain.startswith(("utilisation", "exposed")):
+    if plain.startswith(("utilisation", "exposed", "harm_")) or plain in ("share", "fair_share"):
         return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
@@ -163,6 +177,22 @@ def steps(result: Result) -> Rows:
     return _table(STEPS, rows)
 
 
+def coexistence(results: Mapping[str, Result]) -> Rows:
+    """One row per group of policies of each mixed run; "-": too few transfers for a quantile."""
+    rows = []
+    for run, result in results.items():
+        for row in result.coexistence.get("groups", ()):
+            shown = {"run": run, **row}
+            for name in ("p50", "p99"):
+                harm, judged = f"harm_fct_{name}", by_size.is_judged(f"fct_ns_{name}", row["done"])
+                if harm in row and not judged:
+                    shown[harm] = NOT_JUDGED
+            rows.append(shown)
+    columns, shown_rows = _judged({"run": "policy", **COEXISTENCE}, rows, "done")
+    said = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in shown_rows]
+    return _table(columns, said)
+
+
 def tiers(results: Mapping[str, Result]) -> Rows:
     """One row per tier of links of each run. Columns that are zero everywhere are left out."""
     rows = [{"run": run, **row} for run, result in results.items() for row in result.tiers]
@@ -186,10 +216,21 @@ def remarks(result: Result) -> list[str]:
         f"{time_text(row['virtual_ns'])} of virtual time, {row['packet_hops']:,} packet-hops",
         IDEAL,
     ]
+    if result.coexistence:
+        said.insert(0, _contended(result.coexistence))
     if not result.finished:
         left = row["transfers"] - row["done"]
         said.append(f"{left:,} of {row['transfers']:,} transfers did not finish")
     return said
+
+
+def _contended(found: Mapping[str, Any]) -> str:
+    if not found["contended_ns"]:
+        return "no two groups of policies were in the network at the same time"
+    return (
+        f"groups of policies contended for {time_text(found['contended_ns'])}; Jain of all their "
+        f"connections {found['jain']:.3f}"
+    )
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
