@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from transport import native
 from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.errors import InvalidArgumentError
+from transport.policies import coexist
 from transport.policies.choice import split
 from transport.policies.recording import parse
 from transport.policies.replay import replay
-from transport.policies.trial import Network, Traffic, run
+from transport.policies.trial import Beside, Network, Traffic, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 
@@ -299,3 +301,80 @@ def test_choices__end_before_the_next_family() -> None:
     text = " window=dctcp  path=/tmp/a b.so:x=1 loss=rack "
     assert native.policy_choices(text) == ["window=dctcp", "path=/tmp/a b.so:x=1", "loss=rack"]
     assert native.policy_choices(" ") == []
+
+
+QUICK = Traffic(flows=2, stagger_ns=1_000_000, duration_ns=20_000_000)
+OTHERS = Beside(policies={"window": "dctcp"}, flows=3)
+
+
+def test_beside__each_flow_has_its_policies() -> None:
+    others = Beside(policies={"window": "dctcp", "path": "reps"}, flows=3)
+    outcome = run({"window": "swift"}, traffic=QUICK, beside=others, record=True)
+    assert outcome.report.violation == ""
+    assert outcome.group_of == (0, 1, 0, 1, 1)
+    recording = parse(outcome.report.recording)
+    for family, wanted in (("window", ("swift", "dctcp")), ("path", ("power_of_two", "reps"))):
+        steps = [step for step in recording.of(family) if step.owner >> 24 in range(0, 10, 2)]
+        names = {(step.owner >> 25, step.policy.name) for step in steps}
+        assert names == {(flow, wanted[group]) for flow, group in enumerate(outcome.group_of)}
+    assert outcome.labels == ("window=swift path=power_of_two", "window=dctcp path=reps")
+
+
+def test_beside__shares_add_up_and_harm_compares_with_each_group_alone() -> None:
+    outcome, *alone = (
+        run({"window": "swift"}, traffic=QUICK, beside=OTHERS, alone=group, samples=0)
+        for group in (None, 0, 1)
+    )
+    rows = coexist.report(outcome, alone)
+    assert [row["group"] for row in rows] == ["swift", "dctcp"]
+    assert [row["flows"] for row in rows] == [2, 3]
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert [row["fair_share"] for row in rows] == [0.4, 0.6]
+    for group, row in enumerate(rows):
+        sent = [flow.counters["segments_sent"] > 0 for flow in alone[group].report.flows]
+        assert sent == [one == group for one in outcome.group_of]
+        rate = coexist.measures(alone[group], group)["goodput_bytes_per_s"]
+        assert row["harm_goodput"] == pytest.approx((rate - row["goodput_bytes_per_s"]) / rate)
+
+
+def test_beside__is_a_function_of_its_arguments() -> None:
+    prints = {
+        run({"window": "swift"}, traffic=QUICK, beside=OTHERS).report.fingerprint for _ in range(2)
+    }
+    assert len(prints) == 1
+    assert run({"window": "swift"}, traffic=QUICK).report.fingerprint not in prints
+
+
+def test_beside__credit_of_one_group_only() -> None:
+    others = Beside(policies={"credit": "none"}, flows=2)
+    traffic = replace(QUICK, stagger_ns=0)
+    outcome = run({"credit": "eqds"}, traffic=traffic, beside=others, record=True)
+    steps = parse(outcome.report.recording).of("credit")
+    # Each flow has its own receiver, with an odd number.
+    assert {step.owner >> 24 for step in steps if (step.owner >> 24) % 2} == {1, 5}
+    assert outcome.labels == ("eqds", "none")
+
+
+def test_beside__what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="begin flows closer together"):
+        run(traffic=Traffic(flows=9, stagger_ns=5_000_000), beside=OTHERS)
+    with pytest.raises(InvalidArgumentError, match="name a policy of the other flows"):
+        run(beside=Beside(policies={}))
+    with pytest.raises(InvalidArgumentError, match="beside: flows"):
+        run(beside=Beside(policies={"window": "dctcp"}, flows=0))
+    with pytest.raises(InvalidArgumentError, match="no window policy"):
+        run(beside=Beside(policies={"window": "teleport"}))
+
+
+def test_command__beside_shows_groups() -> None:
+    given = ["try", "swift", "--beside", "dctcp", "--beside-flows", "1", "--stagger-ms", "1"]
+    shown = CliRunner().invoke(policy_group, given)
+    assert shown.exit_code == 0, shown.output
+    assert "fair share" in shown.output
+    told = json.loads(CliRunner().invoke(policy_group, [*given, "--json", "-"]).stdout)
+    assert [row["group"] for row in told["coexistence"]] == ["swift", "dctcp"]
+    assert [row["group"] for row in told["rows"]] == ["swift", "dctcp", "swift"]
+    assert told["beside"] == {"policies": {"window": "dctcp"}, "flows": 1}
+    alone = CliRunner().invoke(policy_group, ["try", "swift", "--beside-flows", "1"])
+    assert alone.exit_code == 2
+    assert "--beside-flows needs --beside" in alone.output

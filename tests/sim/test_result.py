@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.sim.support import needs_fabric, scenario
+from transport.policies.fairness import jain
 from transport.sim import Result, Scenario, run, tables
-from transport.sim.coexist import jain
 from transport.sim.result import fingerprint, spread
 from transport.sim.sweep import Case, cases_of, summarised
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from transport.cli.packages import PLOTS, compiling, need_packages
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
+from transport.policies import coexist
 from transport.policies.choice import PolicyRefusedError, split
 from transport.policies.dumbbell import BURST_BYTES_MAX, SEGMENT_BYTES
 from transport.policies.trial import (
     BURST_BYTES_END,
     SEGMENT_BYTES_MIN,
+    Beside,
     Network,
     Outcome,
     Traffic,
@@ -79,12 +81,49 @@ def rows_of(outcome: Outcome) -> list[tuple[str, ...]]:
     return rows
 
 
+GROUPS = (
+    *("policies", "flows", "share", "fair share", "Jain", "GB/s of a flow", "harm"),
+    *("message p50 ms", "harm", "p99 ms", "harm"),
+)
+
+
+def rows_of_groups(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The rows of coexist.report as cells; "-" for times of a group of which nothing arrived."""
+    return [
+        (
+            row["group"],
+            str(row["flows"]),
+            percent(row["share"]),
+            percent(row["fair_share"]),
+            f"{row['jain']:.3f}",
+            f"{row['goodput_bytes_per_s'] / 1e9:.3f}",
+            percent(row["harm_goodput"]),
+            *(cell for name in ("p50", "p99") for cell in _time_and_harm(row, name)),
+        )
+        for row in rows
+    ]
+
+
+def _time_and_harm(row: Mapping[str, Any], name: str) -> tuple[str, str]:
+    if f"harm_message_{name}" not in row:
+        return "-", "-"
+    return f"{row[f'message_ns_{name}'] / 1e6:.2f}", percent(row[f"harm_message_{name}"])
+
+
 HEADINGS = ("flow", "GB/s", "messages", "p50 ms", "p99 ms", "resent", "needless", "window")
 
 
-def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str, Any]:
+def document(
+    outcome: Outcome,
+    policies: dict[str, str],
+    beside: Beside | None,
+    groups: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> dict[str, Any]:
+    """The results as JSON. groups: the rows of coexist.report, with `beside`."""
     report = outcome.report
-    return {
+    shared = {} if beside is None else {"beside": beside.__dict__, "coexistence": groups}
+    return shared | {
         "policies": outcome.names | policies,
         "network": outcome.network.__dict__,
         "traffic": outcome.traffic.__dict__,
@@ -100,6 +139,7 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
         "rows": [
             {
                 "flow": index,
+                **({"group": outcome.labels[outcome.group_of[index]]} if outcome.labels else {}),
                 "goodput_bytes_per_s": flow.goodput_bytes_per_s,
                 "messages": flow.messages,
                 "message_ns_p50": flow.message_ns_p50,
@@ -114,13 +154,19 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
     }
 
 
+def name_of(outcome: Outcome, flow: int) -> str:
+    """A flow's name in a plot, with its policies if there are several kinds."""
+    labels = outcome.labels
+    return f"flow {flow}" + (f" ({labels[outcome.group_of[flow]]})" if labels else "")
+
+
 def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     """Plots windows, goodput and queues over time."""
     figure, axes = pyplot.subplots(3, 1, figsize=(9, 8), sharex=True)
     at_ms = outcome.at_ms
     windows, delivered = outcome.trace("window_bytes"), outcome.trace("delivered_bytes")
     for flow in range(windows.shape[1]):
-        axes[0].plot(at_ms, windows[:, flow] / 1e3, linewidth=1, label=f"flow {flow}")
+        axes[0].plot(at_ms, windows[:, flow] / 1e3, linewidth=1, label=name_of(outcome, flow))
         rate = (
             np.gradient(delivered[:, flow], at_ms) * 1e3 if at_ms.size > 1 else delivered[:, flow]
         )
@@ -138,6 +184,19 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
 @click.command("try")
 @click.argument("policies", nargs=-1, required=True)
 @click.option("--flows", default=2, show_default=True, type=click.IntRange(1, 64))
+@click.option(
+    "--beside",
+    "others",
+    multiple=True,
+    metavar="POLICY",
+    help="A policy of further flows in the same network; may be given for several families. "
+    "Families without it are as in POLICIES.",
+)
+@click.option(
+    "--beside-flows",
+    type=click.IntRange(1, 64),
+    help="Number of these flows; default: as many as --flows.",
+)
 @click.option(
     "--stagger-ms",
     default=5.0,
@@ -211,23 +270,35 @@ def command(policies: tuple[str, ...], **given: Any) -> None:
     A file is run: try only what you would run.
     Families without a policy use weft's defaults. The same seed gives the same run.
 
-    Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
+    With --beside, flows of both kinds begin in turn and share the network, and the table says how
+    fairly, and what harm each kind does to the other: by how much goodput and message times are
+    worse than without the other flows (Ware et al., HotNets 2019).
+
+    \b
+    Examples:
+      weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
+      weft policy try mine.py --beside dctcp --flows 2 --beside-flows 6
     """
     plot, record, seed = given["plot"], given["record"], given["seed"]
     drawing = [PLOTS] if plot is not None else []
-    need_packages("weft policy try", *drawing, *compiling(policies))
-    chosen = chosen_policies(policies)
+    need_packages("weft policy try", *drawing, *compiling((*policies, *given["others"])))
+    chosen, beside = chosen_policies(policies), beside_of(given)
     pyplot = plots.prepared(plot) if plot is not None else None
-    network, traffic = network_of(given), traffic_of(given)
-    outcome = simulated(chosen, network, traffic, seed, record is not None)
+
+    def simulate(alone: int | None = None) -> Outcome:
+        keep = record is not None and alone is None
+        return simulated(chosen, beside, given, record=keep, alone=alone)
+
+    outcome = simulate()
+    groups = [] if beside is None else coexist.report(outcome, [simulate(0), simulate(1)])
     if record is not None:
         write_file(record, outcome.report.recording)
     if plot is not None:
         draw(pyplot, outcome, " ".join(policies), plot)
     if given["json_path"] is not None:
-        write_json(document(outcome, chosen, seed), given["json_path"])
+        write_json(document(outcome, chosen, beside, groups, seed), given["json_path"])
     else:
-        show(outcome)
+        show(outcome, groups)
     judge(outcome)
 
 
@@ -254,6 +325,16 @@ def traffic_of(given: Mapping[str, Any]) -> Traffic:
     )
 
 
+def beside_of(given: Mapping[str, Any]) -> Beside | None:
+    """The further flows that the options describe; None: there are none."""
+    if not given["others"]:
+        if given["beside_flows"] is not None:
+            raise click.UsageError("--beside-flows needs --beside: name a policy of these flows")
+        return None
+    flows = given["beside_flows"] or given["flows"]
+    return Beside(policies=chosen_policies(given["others"]), flows=flows)
+
+
 def judge(outcome: Outcome) -> None:
     """Raises an error if the run failed; called after the results were shown."""
     report = outcome.report
@@ -266,19 +347,42 @@ def judge(outcome: Outcome) -> None:
 
 
 def simulated(
-    chosen: dict[str, str], network: Network, traffic: Traffic, seed: int, record: bool
+    chosen: dict[str, str],
+    beside: Beside | None,
+    given: Mapping[str, Any],
+    *,
+    record: bool = False,
+    alone: int | None = None,
 ) -> Outcome:
     """Runs the simulator; exit status 1 if it refuses a policy, 2 for other (usage) errors."""
+    network, traffic, samples = network_of(given), traffic_of(given), 500 if alone is None else 0
     try:
-        return run(chosen, network, traffic, seed=seed, record=record)
+        return run(
+            chosen,
+            network,
+            traffic,
+            seed=given["seed"],
+            samples=samples,
+            record=record,
+            beside=beside,
+            alone=alone,
+        )
     except PolicyRefusedError as error:
         raise click.ClickException(str(error)) from None
     except InvalidArgumentError as error:
         raise click.UsageError(str(error)) from None
 
 
-def show(outcome: Outcome) -> None:
-    print_table(HEADINGS, rows_of(outcome))
+def show(outcome: Outcome, groups: Sequence[Mapping[str, Any]]) -> None:
+    rows: list[tuple[str, ...]] = rows_of(outcome)
+    headings: tuple[str, ...] = HEADINGS
+    if groups:
+        names = [outcome.labels[one] for one in outcome.group_of]
+        rows = [(row[0], name, *row[1:]) for row, name in zip(rows, names, strict=True)]
+        headings = (HEADINGS[0], "policies", *HEADINGS[1:])
+    print_table(headings, rows)
+    if groups:
+        print_table(GROUPS, rows_of_groups(groups))
     report = outcome.report
     shares = [path.bytes for path in report.paths]
     whole = max(sum(shares), 1)

@@ -35,6 +35,25 @@ class Chooser(Protocol):
     def choose_text(self, family: str, text: str, directories: list[str]) -> str: ...
 
 
+class HasSets(Protocol):
+    """A plan with several sets of policies, the first of which has the number 0."""
+
+    def choose_text(
+        self, family: str, text: str, directories: list[str], policy_set: int
+    ) -> str: ...
+
+
+@dataclass(frozen=True)
+class OneSet:
+    """Chooses the policies of one set of a plan."""
+
+    plan: HasSets
+    number: int
+
+    def choose_text(self, family: str, text: str, directories: list[str]) -> str:
+        return self.plan.choose_text(family, text, directories, self.number)
+
+
 class PolicyRefusedError(InvalidArgumentError):
     """A policy exists and cannot be compiled or loaded."""
 
@@ -109,6 +128,27 @@ def resolve(family: str, policy: PolicyName) -> str:
 def split(text: str) -> tuple[str, str, str]:
     """Splits text into (name or path, colon, parameters)."""
     return native.policy_parts(text)
+
+
+def short_text(policy: PolicyName) -> str:
+    """A policy as a text for people: its name, a file without its folder, and its parameters."""
+    if isinstance(policy, Policy):
+        return policy.name
+    name, colon, values = split(str(policy))
+    return name.rpartition("/")[2] + colon + values
+
+
+def labels(policies: Sequence[Mapping[str, str]]) -> list[str]:
+    """For each set of policies, texts by family, the policies in which it differs from others."""
+    families = dict.fromkeys(family for one in policies for family in one)
+    differ = [
+        family for family in families if len({one.get(family, "none") for one in policies}) > 1
+    ]
+    if len(differ) == 1:
+        return [one.get(differ[0], "none") for one in policies]
+    return [
+        " ".join(f"{family}={one.get(family, 'none')}" for family in differ) for one in policies
+    ]
 
 
 def is_broken(text: str) -> bool:

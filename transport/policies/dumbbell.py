@@ -23,6 +23,9 @@ RATE_MAX = 10**13  # bytes per second; the fabric's limit
 UNLIMITED_BYTES = 1 << 34  # queue of a link that drops nothing
 MESSAGES_MAX = 2_000_000  # of all flows together
 STEP_HOPS = 1_000_000
+# The last time window that a run handles may end this long after its limit: kWindowPsMax in
+# native/sim/fabric/fabric_setup.cc, and 1 ns.
+BEYOND_NS = 20_001
 # The engine's defaults. Those of the fabric are shorter, and would hide what policies do with them.
 ACK_BYTES, ACK_DELAY_NS = 256 << 10, 30_000
 RTO_NS_MIN, RTO_NS_MAX = 1_000_000, 1_000_000_000
@@ -53,7 +56,8 @@ class Link:
 class Flow:
     """Messages of one size from one host to another.
 
-    messages: their number; 0: as many as fit in the run's time limit.
+    messages: their number; 0: as many as fit in the run's time limit. policy_set: the policies that
+    Plan.choose_text gave this number.
     """
 
     from_host: int
@@ -61,6 +65,7 @@ class Flow:
     start_ns: int = 0
     message_bytes: int = 1 << 20
     messages: int = 0
+    policy_set: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +115,14 @@ class Plan:
         """Sets a policy by its name or path. ValueError if there is none."""
         self.fabric.choose(family, name, directories, params)
 
-    def choose_text(self, family: str, text: str, directories: list[str]) -> str:
-        """Sets a policy by text with parameters, as in a knob; returns its name."""
-        return self.fabric.choose_text(family, text, directories)
+    def choose_text(
+        self, family: str, text: str, directories: list[str], policy_set: int = 0
+    ) -> str:
+        """Sets a policy by text with parameters, as in a knob; returns its name.
+
+        policy_set: 0: of all flows; another number: a copy of set 0 for the flows that name it.
+        """
+        return self.fabric.choose_text(family, text, directories, policy_set)
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ class FlowReport:
 
     message times run from posting the send to the arrival of the last byte. copies_max: how often
     the most resent segment was resent. counters: those of a flow in COUNTERS.md, by name; the sums
-    of both ends.
+    of both ends. message_ns: the times of the messages posted since measure_from_ns.
     """
 
     delivered_bytes: int
@@ -132,6 +142,7 @@ class FlowReport:
     message_ns_p99: int
     copies_max: int
     counters: dict[str, int]
+    message_ns: Array = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
 
 
 @dataclass(frozen=True)
@@ -293,6 +304,9 @@ class _Run:
             mine["from"], mine["to"], mine["stream"] = flow.from_host, flow.to_host, number
             mine["bytes"], mine["start_ns"] = flow.message_bytes, flow.start_ns
         plan.fabric.set_work(rows, np.zeros(0, native.DEPENDENCY_PLAN))
+        sets = [one.policy_set for one in plan.flows]
+        if any(sets):
+            plan.fabric.set_policy_sets(np.repeat(np.array(sets, np.uint16), counts))
 
     def _endless(self, flow: Flow) -> int:
         """More messages than all paths can carry until the time limit."""
@@ -374,6 +388,7 @@ class _Run:
                     _percentile(took, 99),
                     int(copies[row]),
                     counters,
+                    took[done["posted_ns"] >= plan.measure_from_ns],
                 )
             )
             times.append(took)

@@ -15,8 +15,16 @@ import numpy as np
 from congestion.api import MAX_PATHS
 from transport.errors import InvalidArgumentError
 from transport.policies import dumbbell
-from transport.policies.choice import PolicyName, choose
-from transport.policies.dumbbell import BURST_BYTES_MAX, SEGMENT_BYTES, Change, Flow, Link, Plan
+from transport.policies.choice import OneSet, PolicyName, choose, labels, short_text
+from transport.policies.dumbbell import (
+    BEYOND_NS,
+    BURST_BYTES_MAX,
+    SEGMENT_BYTES,
+    Change,
+    Flow,
+    Link,
+    Plan,
+)
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # largest size, rate or time: sums over paths and flows fit in 64 bits
@@ -63,14 +71,31 @@ class Traffic:
     burst_bytes_max: int = BURST_BYTES_MAX
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Further flows with other policies. Families that it does not name are as of the first flows.
+
+    The flows of both kinds begin in turn.
+    """
+
+    policies: Mapping[str, PolicyName]
+    flows: int = 2
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run. Trace arrays have a row per sample and a column per flow or path."""
+    """The result of a run. Trace arrays have a row per sample and a column per flow or path.
+
+    group_of: for each flow 0, or 1 for those of Beside. labels: the policies of each group, where
+    they differ; empty without Beside.
+    """
 
     report: dumbbell.Report
     network: Network
     traffic: Traffic
     names: dict[str, str] = field(default_factory=dict)  # family -> name of its policy
+    group_of: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def goodput_share(self) -> float:
@@ -108,37 +133,42 @@ def run(
     seed: int = 1,
     samples: int = 500,
     record: bool = False,
+    beside: Beside | None = None,
+    alone: int | None = None,
 ) -> Outcome:
     """Runs a simulation with the given policies, by family; other families use weft's defaults.
 
-    samples: number of trace samples, or 0. record: keep every decision in Outcome.report.
-    Raises InvalidArgumentError for an unknown policy or an invalid value.
+    samples: number of trace samples, or 0. record: keep every decision in Outcome.report. beside:
+    flows with other policies; goodput and fairness are then measured from when the last flow
+    begins. alone: 0 or 1: only the flows of this group begin. Raises InvalidArgumentError for an
+    unknown policy or an invalid value.
     """
     _check(network, traffic, seed, samples)
-    plan = Plan(
-        seed=seed,
-        paths=_paths(network),
-        changes=_changes(network),
-        flows=[
-            Flow(
-                from_host=2 * index,
-                to_host=2 * index + 1,
-                start_ns=index * traffic.stagger_ns,
-                message_bytes=traffic.message_bytes,
+    groups = _groups(traffic, beside)
+    plan = _plan(network, traffic, groups, seed, samples, record)
+    if beside is not None:
+        plan.measure_from_ns = plan.flows[-1].start_ns
+        if plan.measure_from_ns >= traffic.duration_ns:
+            raise InvalidArgumentError(
+                f"stagger_ns: the last of {len(groups)} flows begins at {plan.measure_from_ns} ns, "
+                f"and the run ends at {traffic.duration_ns} ns: begin flows closer together"
             )
-            for index in range(traffic.flows)
-        ],
-        ahead=traffic.ahead,
-        limit_ns=traffic.duration_ns,
-        segment_bytes=traffic.segment_bytes,
-        burst_bytes_max=traffic.burst_bytes_max,
-        link_bytes_per_s=network.bytes_per_s * network.paths,
-        trace_ns=max(traffic.duration_ns // samples, 1) if samples else 0,
-        recording_bytes_max=RECORDING_BYTES_MAX if record else 0,
-    )
+    for flow, group in zip(plan.flows, groups, strict=True):
+        if alone is not None and group != alone:
+            flow.start_ns = plan.limit_ns + BEYOND_NS  # never
+    names, said = _choose(plan, policies or {}, params or {}, beside)
+    return Outcome(dumbbell.run(plan), network, traffic, names, tuple(groups), said)
+
+
+def _choose(
+    plan: Plan,
+    policies: Mapping[str, PolicyName],
+    params: Mapping[str, Mapping[str, Any]],
+    beside: Beside | None,
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Gives the plan its policies. Returns their names by family, and the labels of the groups."""
     chosen: dict[str, PolicyName] = {"window": "swift", "path": "power_of_two", "loss": "rack"}
-    chosen |= policies or {}
-    params = params or {}
+    chosen |= policies
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
@@ -148,7 +178,63 @@ def run(
     names = {}
     for family, policy in chosen.items():
         names[family] = choose(plan, family, policy, params.get(family, {}))
-    return Outcome(dumbbell.run(plan), network, traffic, names)
+    if beside is None:
+        return names, ()
+    for family, policy in beside.policies.items():
+        choose(OneSet(plan, 1), family, policy, {})
+        if policy == "none" and family == "credit":
+            plan.choose_text(family, "none", [], 1)
+    return names, _labels(chosen, chosen | dict(beside.policies))
+
+
+def _groups(traffic: Traffic, beside: Beside | None) -> list[int]:
+    """For each flow its group: the flows of both groups in turn, then those that are left."""
+    counts = [traffic.flows, beside.flows if beside is not None else 0]
+    if beside is not None:
+        _whole("beside: flows", beside.flows, FLOWS_MAX + 1, 1)
+        if not beside.policies:
+            raise InvalidArgumentError("beside: name a policy of the other flows")
+    places = [(place, group) for group, count in enumerate(counts) for place in range(count)]
+    return [group for _, group in sorted(places)]
+
+
+def _plan(
+    network: Network, traffic: Traffic, groups: list[int], seed: int, samples: int, record: bool
+) -> Plan:
+    return Plan(
+        seed=seed,
+        paths=_paths(network),
+        changes=_changes(network),
+        flows=[
+            Flow(
+                from_host=2 * index,
+                to_host=2 * index + 1,
+                start_ns=index * traffic.stagger_ns,
+                message_bytes=traffic.message_bytes,
+                policy_set=group,
+            )
+            for index, group in enumerate(groups)
+        ],
+        ahead=traffic.ahead,
+        limit_ns=traffic.duration_ns,
+        segment_bytes=traffic.segment_bytes,
+        burst_bytes_max=traffic.burst_bytes_max,
+        link_bytes_per_s=network.bytes_per_s * network.paths,
+        trace_ns=max(traffic.duration_ns // samples, 1) if samples else 0,
+        recording_bytes_max=RECORDING_BYTES_MAX if record else 0,
+    )
+
+
+def _labels(mine: Mapping[str, PolicyName], other: Mapping[str, PolicyName]) -> tuple[str, str]:
+    """The policies in which two groups of flows differ, as texts."""
+    texts = [
+        {family: short_text(policy) for family, policy in one.items()} for one in (mine, other)
+    ]
+    one, two = labels(texts)
+    if one:
+        return one, two
+    window = texts[0]["window"]
+    return window, f"{window} beside"
 
 
 def _whole(name: str, value: object, below: int, least: int = 0) -> None:

@@ -5,9 +5,7 @@ bytes of a message count as delivered evenly from when it was posted, or the mes
 received, until it is received. The contended time is that in which connections of at least two
 groups are served.
 
-Harm is that of R. Ware et al., "Beyond Jain's Fairness Index: Setting the Bar For The Deployment of
-Congestion Control Algorithms", HotNets 2019: by how much a group is worse beside the others than
-alone, as a share of the better value.
+Harm is by how much a group is worse beside the others than alone: see transport.policies.fairness.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from transport.policies.fairness import harms, jain
 from transport.sim.network import Array
 
 QUANTILES = {"p50": 50, "p99": 99}
@@ -32,22 +31,6 @@ class Served:
     bytes: Array  # float64
     connection: Array  # numbers that are sorted by from, to and stream
     group: Array
-
-
-def jain(values: Array) -> float:
-    """Jain's fairness index: 1 if all values are equal, 1/n if all but one are 0."""
-    square = float((values.astype(np.float64) ** 2).sum())
-    return float(values.sum()) ** 2 / (len(values) * square) if square else 1.0
-
-
-def harm_of_rate(alone: float, beside: float) -> float:
-    """The harm to something of which more is better; negative: it is better beside others."""
-    return (alone - beside) / alone if alone > 0 else 0.0
-
-
-def harm_of_time(alone: float, beside: float) -> float:
-    """The harm to something of which less is better; negative: it is better beside others."""
-    return (beside - alone) / beside if beside > 0 else 0.0
 
 
 def served(
@@ -163,17 +146,6 @@ def measures(found: Served, fct_ns: Array, group_of_done: Array, group: int) -> 
     return row
 
 
-def harm(alone: Mapping[str, float], beside: Mapping[str, Any]) -> dict[str, float]:
-    """The harm to a group, from its measures alone and beside the others."""
-    row = {}
-    for name, value in alone.items():
-        if beside.get(name) is not None:
-            of = harm_of_rate if name.endswith("per_s") else harm_of_time
-            plain = name.removesuffix("_bytes_per_s").replace("_ns", "")
-            row[f"harm_{plain}"] = of(value, beside[name])
-    return row
-
-
 def report(
     found: Served,
     labels: Sequence[str],
@@ -201,6 +173,6 @@ def report(
         row["fair_share"] = float(during.fair_share[number]) if is_known else None
         row["jain"] = jain(rates) if rates.size else None
         row |= measures(found, fct_ns, group_of_done, number)
-        rows.append(row | (harm(alone[number], row) if alone else {}))
+        rows.append(row | (harms(alone[number], row) if alone else {}))
     whole = jain(during.rates) if during.rates.size else None
     return {"contended_ns": during.contended_ns, "jain": whole, "groups": rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from congestion.api import FAMILIES, Policy
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policies.choice import PolicyName, choose, resolve, split
+from transport.policies.choice import OneSet, PolicyName, choose, labels, resolve, short_text, split
 from transport.sim.errors import ScenarioError
 from transport.sim.network import Array
 from transport.sim.scenario import Scenario
@@ -96,23 +96,12 @@ def _refuse_unused(given: Mapping[str, PolicyName], sets: Sequence[Mapping[str, 
 
 
 def _labelled(found: Sequence[Group]) -> tuple[Group, ...]:
-    families = {one: None for group in found for one in group.policies}
-    differ = [
-        one for one in families if len({group.sources.get(one, "none") for group in found}) > 1
-    ]
-
-    def label(group: Group, *, short: bool) -> str:
-        texts = {one: group.policies.get(one, "none") for one in differ}
-        if short:
-            texts = {one: text.rpartition("/")[2] for one, text in texts.items()}
-        if len(differ) == 1:
-            return next(iter(texts.values()))
-        return " ".join(f"{one}={text}" for one, text in texts.items())
-
-    short = len({label(group, short=True) for group in found}) == len(found)
-    return tuple(
-        Group(label(one, short=short), one.policies, one.sources, one.choices) for one in found
+    short = labels(
+        [{family: short_text(text) for family, text in one.policies.items()} for one in found]
     )
+    if len(set(short)) < len(found):
+        short = labels([one.policies for one in found])
+    return tuple(replace(one, label=text) for one, text in zip(found, short, strict=True))
 
 
 def _refuse_shared_credit(scenario: Scenario, groups: Sequence[Group], group_of: Array) -> None:
@@ -151,21 +140,10 @@ def joined(groups: Sequence[Group], what: str) -> dict[str, str]:
     }
 
 
-@dataclass
-class _OneSet:
-    """Chooses the policies of one policy set of a plan."""
-
-    plan: native.FabricPlan
-    number: int
-
-    def choose_text(self, family: str, text: str, directories: list[str]) -> str:
-        return self.plan.choose_text(family, text, directories, self.number)
-
-
 def load_into(plan: native.FabricPlan, groups: Sequence[Group], group_of: Array) -> None:
     """Gives a plan the policies of all groups. group_of: for each transfer of the plan."""
     for number, group in enumerate(groups):
-        chooser = _OneSet(plan, number)
+        chooser = OneSet(plan, number)
         if number and group.sources.get("credit", "none") == "none":
             chooser.choose_text("credit", "none", [])  # a set begins as a copy of the first group
         for family, policy in group.choices.items():

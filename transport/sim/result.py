@@ -17,8 +17,8 @@ import numpy as np
 from transport.ground.collectives import bus_factor
 from transport.ground.units import time_text
 from transport.policies.choice import PolicyName
+from transport.policies.fairness import jain
 from transport.sim import by_size, coexist, ideal
-from transport.sim.coexist import jain
 from transport.sim.groups import BETWEEN, Group
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END

@@ -14,10 +14,12 @@ import numpy as np
 from transport import native
 from transport.errors import OutOfMemoryError
 from transport.policies.choice import PolicyName
+from transport.policies.dumbbell import BEYOND_NS
 from transport.sim import planned
 from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.groups import groups_of, joined, load_into
 from transport.sim.ideal import base_rtt_ns
+from transport.sim.key import NS_MAX
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
@@ -189,7 +191,8 @@ class Simulation:
         transfers = with_local(work)
         if self.alone is not None:
             others = np.flatnonzero(self.group_of != self.alone)
-            transfers["start_ns"][others] = self.scenario.keys["limit_ns"] + 1  # never
+            never_ns = min(self.scenario.keys["limit_ns"] + BEYOND_NS, NS_MAX)
+            transfers["start_ns"][others] = never_ns
         self.plan.set_work(
             as_native(transfers, native.TRANSFER_PLAN),
             as_native(work.dependencies, native.DEPENDENCY_PLAN),
