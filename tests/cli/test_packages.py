@@ -54,6 +54,9 @@ NEEDS = {
     f"sim first --no-compare --limit 1us --policy {POLICY} --plot OUT.svg": "policies,plots",
     "sim first --dask tcp://127.0.0.1:9 --plot OUT.svg --html OUT.html": "plots,sweep",
     f"policy try {POLICY} --duration-ms 1 --plot OUT.svg": "policies,plots",
+    f"policy coexist {POLICY} swift --stagger-ms 0 --duration-ms 1 --plot OUT.svg": (
+        "policies,plots"
+    ),
     f"policy replay {POLICY} --policy swift --plot OUT.svg": "policies,plots",
     "metrics --once": "metrics",
     "metrics --listen 127.0.0.1:0": "metrics",

@@ -22,9 +22,9 @@ from tests.swarm.draw import Tables, draw
 from tests.swarm.finding import Finding, header, replay_command
 from tests.swarm.shrink import RUNS_MAX, shrink, weight
 from transport.cli import invoke
-from transport.cli.options import SEED
+from transport.cli.options import SEED, SeedsType
 from transport.cli.output import json_option, unwritten, write_json
-from transport.cli.sim import INTERRUPTED, SeedsType
+from transport.cli.sim import INTERRUPTED
 from transport.ground import created
 from transport.ground.build_info import build_info, build_text
 from transport.ground.toml import written

@@ -16,6 +16,7 @@ from transport.ground.regular import refused
 
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 SEED = click.IntRange(0, (1 << 63) - 1)
+SEEDS_MAX = 10_000
 
 
 class FiniteRange(click.FloatRange):
@@ -181,3 +182,27 @@ def owner(text: str) -> int:
 def owner_text(owner: int) -> str:
     """The number of a flow or peer in the syntax of --owner; engine 0 is omitted."""
     return f"{owner >> 24}:{owner & 0xFFFFFF}" if owner >> 24 else str(owner)
+
+
+class SeedsType(click.ParamType[list[int]]):
+    """Parses a list of seeds such as "1-10" or "1,5,9"."""
+
+    name = "seeds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        found: list[int] = []
+        for part in str(value).split(","):
+            match = re.fullmatch(r"\s*([0-9]{1,18})(?:-([0-9]{1,18}))?\s*", part)
+            if match is None:
+                self.fail(f"{part!r} is not a list of seeds: write 1-10 or 1,5,9", param, ctx)
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first or last - first >= SEEDS_MAX:
+                self.fail(
+                    f"{part}: write the smaller seed first, and {SEEDS_MAX} seeds at most",
+                    param,
+                    ctx,
+                )
+            found += range(first, last + 1)
+        return list(dict.fromkeys(found))

@@ -9,6 +9,7 @@ import click
 from congestion.api import FAMILIES
 from congestion.registry import Entry
 from transport.cli.check import command as check
+from transport.cli.coexist import command as coexist
 from transport.cli.lookup import named, registered
 from transport.cli.options import output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
@@ -19,7 +20,7 @@ from transport.cli.try_policy import command as try_policy
 
 @click.group("policy")
 def policy_group() -> None:
-    """List, write, check, compile, try and replay policies."""
+    """List, write, check, compile, try, compare and replay policies."""
 
 
 def summary(entry: Entry) -> str:
@@ -147,6 +148,7 @@ def compile_file(policy: str, out: Path | None, cpu: str) -> None:
 
 
 policy_group.add_command(check)
+policy_group.add_command(coexist)
 policy_group.add_command(replay)
 policy_group.add_command(try_policy)
 

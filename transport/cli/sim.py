@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
-from transport.cli.options import HTML, SEED, OutputFolder, TimeType, output_file
+from transport.cli.options import HTML, SEED, OutputFolder, SeedsType, TimeType, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.packages import PAGES, PLOTS, TRACES, compiling, need_packages
 from transport.cli.rows_file import ROWS, is_parquet
@@ -46,32 +46,7 @@ from transport.trace.layout import TraceError
 from transport.trace.store import new_folder
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
-SEEDS_MAX = 10_000
 FAMILY_OPTIONS = ("window", "path", "loss", "credit")
-
-
-class SeedsType(click.ParamType[list[int]]):
-    """Parses a list of seeds such as "1-10" or "1,5,9"."""
-
-    name = "seeds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
-        found: list[int] = []
-        for part in str(value).split(","):
-            match = re.fullmatch(r"\s*([0-9]{1,18})(?:-([0-9]{1,18}))?\s*", part)
-            if match is None:
-                self.fail(f"{part!r} is not a list of seeds: write 1-10 or 1,5,9", param, ctx)
-            first, last = int(match[1]), int(match[2] or match[1])
-            if last < first or last - first >= SEEDS_MAX:
-                self.fail(
-                    f"{part}: write the smaller seed first, and {SEEDS_MAX} seeds at most",
-                    param,
-                    ctx,
-                )
-            found += range(first, last + 1)
-        return list(dict.fromkeys(found))
 
 
 def setting(text: str) -> tuple[str, list[Any]]:

@@ -16,22 +16,16 @@ from transport.cli.options import SEED, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.packages import PLOTS, compiling, need_packages
 from transport.cli.replay import sparkline
+from transport.cli.try_options import MS_MAX, network_of, network_options, traffic_of
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
 from transport.policies import coexist
 from transport.policies.choice import PolicyRefusedError, split
-from transport.policies.dumbbell import BURST_BYTES_MAX, SEGMENT_BYTES
 from transport.policies.trial import (
-    BURST_BYTES_END,
-    SEGMENT_BYTES_MIN,
     Beside,
-    Network,
     Outcome,
-    Traffic,
     run,
 )
-
-MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
 
 def chosen_policies(words: tuple[str, ...]) -> dict[str, str]:
@@ -204,57 +198,7 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     type=FiniteRange(0, MS_MAX),
     help="Time between the starts of two flows.",
 )
-@click.option("--paths", default=1, show_default=True, type=click.IntRange(1, 256))
-@click.option(
-    "--gbytes-per-s",
-    default=1.25,
-    show_default=True,
-    type=FiniteRange(0.001, 1000),
-    help="Rate of each path.",
-)
-@click.option(
-    "--delay-us",
-    default=25.0,
-    show_default=True,
-    type=FiniteRange(0, 1e6),
-    help="One-way delay of each path.",
-)
-@click.option(
-    "--queue-kb",
-    default=400,
-    show_default=True,
-    type=click.IntRange(0, KB_MAX),
-    help="Queue of each path; 0: no limit.",
-)
-@click.option(
-    "--mark-kb",
-    default=50,
-    show_default=True,
-    type=click.IntRange(0, KB_MAX),
-    help="Queue length at which ECN marking begins; 0: no marks.",
-)
-@click.option("--loss", default=0.0, show_default=True, type=FiniteRange(0, 0.9))
-@click.option(
-    "--duration-ms",
-    default=50.0,
-    show_default=True,
-    type=FiniteRange(0.001, MS_MAX),
-    help="Virtual time to run.",
-)
-@click.option(
-    "--segment-bytes",
-    default=SEGMENT_BYTES,
-    show_default=True,
-    type=click.IntRange(SEGMENT_BYTES_MIN, 65_535),
-    help="Size of a packet, with weft's header of 64 bytes.",
-)
-@click.option(
-    "--burst-bytes-max",
-    default=BURST_BYTES_MAX,
-    show_default=True,
-    type=click.IntRange(SEGMENT_BYTES_MIN, BURST_BYTES_END - 1),
-    help="Bytes that one decision sends on one path; a segment in any case.",
-)
+@network_options
 @click.option("--seed", default=1, show_default=True, type=SEED)
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option(
@@ -300,29 +244,6 @@ def command(policies: tuple[str, ...], **given: Any) -> None:
     else:
         show(outcome, groups)
     judge(outcome)
-
-
-def network_of(given: Mapping[str, Any]) -> Network:
-    """The network that the options describe."""
-    return Network(
-        paths=given["paths"],
-        bytes_per_s=int(given["gbytes_per_s"] * 1e9),
-        delay_ns=int(given["delay_us"] * 1e3),
-        queue_bytes=given["queue_kb"] * 1000,
-        mark_bytes=given["mark_kb"] * 1000,
-        loss=given["loss"],
-    )
-
-
-def traffic_of(given: Mapping[str, Any]) -> Traffic:
-    """The flows that the options describe."""
-    return Traffic(
-        flows=given["flows"],
-        stagger_ns=int(given["stagger_ms"] * 1e6),
-        duration_ns=int(given["duration_ms"] * 1e6),
-        segment_bytes=given["segment_bytes"],
-        burst_bytes_max=given["burst_bytes_max"],
-    )
 
 
 def beside_of(given: Mapping[str, Any]) -> Beside | None:

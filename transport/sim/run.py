@@ -14,7 +14,6 @@ import numpy as np
 from transport import native
 from transport.errors import OutOfMemoryError
 from transport.policies.choice import PolicyName
-from transport.policies.dumbbell import BEYOND_NS
 from transport.sim import planned
 from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.groups import groups_of, joined, load_into
@@ -190,6 +189,9 @@ class Simulation:
         work = self.scenario.work
         transfers = with_local(work)
         if self.alone is not None:
+            # This module must load without the native extension, which dumbbell needs.
+            from transport.policies.dumbbell import BEYOND_NS
+
             others = np.flatnonzero(self.group_of != self.alone)
             never_ns = min(self.scenario.keys["limit_ns"] + BEYOND_NS, NS_MAX)
             transfers["start_ns"][others] = never_ns
