@@ -146,6 +146,8 @@ def draw(seed: int) -> Tables:
             "transfers": chance.whole(0, 8),
             "links": chance.some(names, chance.whole(0, 3)),
         }
+    if chance.yes(0.2):
+        _mix(tables, chance)
     return {key: value for key, value in tables.items() if value != []}
 
 
@@ -448,6 +450,24 @@ def _policies(chance: Chance) -> Tables:
             params.append(f"burst_bytes={chance.near(64, 300_000)}")
         made[family] = name + (":" + ",".join(params) if params else "")
     return made
+
+
+def _mix(tables: Tables, chance: Chance) -> None:
+    """Lets some workloads, or a share of their connections, use other policies."""
+    other, own = _policies(chance), tables["hosts"]
+    other.pop("credit", None)
+    if "credit" in tables["policies"] and chance.yes(0.5):
+        other["credit"] = "none"
+    # A pair of hosts probes the paths of each path policy.
+    if own["paths"] == 1:
+        del other["path"]
+    own["paths"] = max(own["paths"] // 2, 1)
+    for job in tables["workload"]:
+        how = chance.one(("policies", "mix", ""))
+        if how == "policies":
+            job["policies"] = dict(other)
+        elif how == "mix":
+            job["mix"] = [{"share": round(chance.real(0, 1), 2), "policies": dict(other)}]
 
 
 def _events(chance: Chance, net: Network, busy_ns: int, rate: int) -> list[Tables]:

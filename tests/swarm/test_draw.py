@@ -53,6 +53,8 @@ def test_draw__reaches_every_kind() -> None:
     for key in ("trim", "pause_bytes", "loss", "bit_error_rate", "header_queue_bytes_max"):
         assert any(one["network"].get(key) for one in drawn), key
     assert {one["hosts"]["paths"] for one in drawn} >= {1, 2, 64, 256}
+    assert sum(any("mix" in job for job in one["workload"]) for one in drawn) > 20
+    assert sum(any("policies" in job for job in one["workload"]) for one in drawn) > 20
     changed = {key for one in drawn for event in one.get("events", []) for key in event}
     assert changed >= {"up", "loss", "rate", "flap_ns"}
 
