@@ -334,6 +334,17 @@ def test_command__shows_groups_and_their_harm(tmp_path: Path) -> None:
     assert "harm_goodput" not in json.loads(bare.stdout)["coexistence"]["groups"][0]
 
 
+def test_command__beside_the_scenarios_own_policies(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    page = tmp_path / "two.html"
+    given = ["two_policies", "--window", "swift", "--compare", "--no-harm", "--html", str(page)]
+    shown = CliRunner().invoke(sim.command, given)
+    assert shown.exit_code == 0, shown.output
+    assert "dctcp + swift" in shown.output or "swift + dctcp" in shown.output
+    assert "default (nscc + dctcp)" in shown.output or "default (dctcp + nscc)" in shown.output
+    assert "policies of group" in page.read_text()
+
+
 def test_command__a_sweep_has_the_shares_of_groups(tmp_path: Path) -> None:
     file = tmp_path / "two.toml"
     file.write_text(f"[network]\n{DUMBBELL}\n{HALVES}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from transport.policies.choice import split
 from transport.sim import Result, Scenario, Simulation
+from transport.sim.groups import BETWEEN
 
 
 def own_simulation(
@@ -40,6 +41,19 @@ def labels(mine: Mapping[str, str], default: Mapping[str, str]) -> tuple[str, st
     families = [one for one in mine if mine[one] != default.get(one)]
     if not families:
         return "given", "default"
-    given = ", ".join(mine[one].rpartition("/")[2] for one in families)
-    own = ", ".join(split(default[one])[0].rpartition("/")[2] for one in families if one in default)
+    given = ", ".join(_each(mine[one], _file) for one in families)
+    own = ", ".join(_each(default[one], _name) for one in families if one in default)
     return given, f"default ({own or 'none'})"
+
+
+def _each(text: str, shown: Callable[[str], str]) -> str:
+    """The policies of all groups in a text of Result.policies, each as it is shown."""
+    return BETWEEN.join(shown(one) for one in text.split(BETWEEN))
+
+
+def _file(text: str) -> str:
+    return text.rpartition("/")[2]
+
+
+def _name(text: str) -> str:
+    return split(text)[0].rpartition("/")[2]

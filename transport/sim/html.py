@@ -33,6 +33,7 @@ def page(results: Mapping[str, Result], command: str) -> str:
         command=command,
         partial=result.partial,
         jobs=tables.jobs(results),
+        shared=tables.coexistence(results) if result.is_mixed else None,
         sizes=tables.sizes(results),
         remarks=[*tables.remarks(result), *own.network.notes],
         tiers=tables.tiers(results),
