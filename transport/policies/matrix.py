@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
+from transport.errors import WeftError
 from transport.ground.workers import follow_parent, interrupts_held
 from transport.policies import coexist
 from transport.policies.fairness import harms
@@ -107,6 +108,10 @@ def results(
             }
         for done in as_completed(waiting):
             yield waiting[done], done.result()
+    except BrokenExecutor:
+        raise WeftError(
+            "a process of the runs was killed, perhaps because memory ran out: give fewer --jobs"
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
