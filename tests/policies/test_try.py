@@ -82,6 +82,12 @@ def test_run__its_recording_replays_bit_for_bit() -> None:
         assert (family, track.differs, track.failures) == (family, 0, 0)
 
 
+@pytest.mark.parametrize("credit", ["eqds", "grant", "rccc"])
+def test_run__a_flow_that_begins_later_gets_credit(credit: str) -> None:
+    outcome = run({"credit": credit}, traffic=Traffic(flows=3, stagger_ns=4_000_000))
+    assert all(flow.messages > 0 for flow in outcome.report.flows)
+
+
 def test_run__what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no policy family"):
         run({"speed": "swift"})

@@ -149,8 +149,12 @@ void FabricHost::send(FabricShared* shared, i64 now_ps) {
     }
     if (!stack_.wants_to_send()) break;
     data_waits_ = !may_send_data(shared, now_ps);
-    if (data_waits_ || !stack_.poll_data(now_ns, shared->burst)) break;
-    send_out(shared, now_ps);
+    if (data_waits_) break;
+    if (stack_.poll_data(now_ns, shared->burst)) {
+      send_out(shared, now_ps);
+    } else if (!stack_.has_control()) {  // a flow without credit requests some
+      break;
+    }
   }
 }
 
