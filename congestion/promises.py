@@ -5,11 +5,24 @@ transport.conformance measures the declared properties, and those required of ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 # Properties required of every window policy, unless it lists them in `without`.
 OWED = ("loss_response", "timeout_response", "fairness", "newcomer_share", "utilization")
+# Properties that `intrinsic` may name: an algorithm may lack them, and a mistake is none of them.
+PROPERTIES = (
+    *OWED,
+    "congestion_response",
+    "standing_queue",
+    "timer_rate",
+    "probe_rate",
+    "reordering",
+    "one_copy",
+)
 SIGNALS = ("rtt", "host_delay", "ecn", "loss", "timeout", "rate", "credit", "chance", "weights")
+
+WORDS_MIN = 3  # of a reason in `intrinsic`
 
 Range = tuple[float, float]
 
@@ -41,7 +54,11 @@ class Promises:
     without: which properties of OWED the policy lacks on purpose. Every window policy must have the
         others: losses at least halve the bytes in flight, and so do timeouts; four equal flows
         reach a Jain's index of 0.6; a flow that meets a larger one gets at least a quarter of its
-        fair share; one flow uses half of a bottleneck.
+        fair share; one flow uses half of a bottleneck. `weft policy check` still measures them and
+        warns, and `--strict` fails them.
+    intrinsic: which of PROPERTIES the algorithm itself lacks, each with the reason, such as
+        {"newcomer_share": "RFC 6817, section 4.4: a latecomer measures the queue as its base"}.
+        `weft policy check` shows the measured value and the reason; `--strict` does not fail it.
 
     Path policies:
 
@@ -81,6 +98,7 @@ class Promises:
     convergence_rtts: int | None = None
     utilization_min: float | None = None
     without: tuple[str, ...] = ()
+    intrinsic: Mapping[str, str] = field(default_factory=dict, hash=False)
     spreads: bool = False
     dead_path_picks: int | None = None
     heals_picks: int | None = None
@@ -98,6 +116,11 @@ class Promises:
         for name in self.without:
             if name not in OWED:
                 raise ValueError(f"without {name!r}: choose from {', '.join(OWED)}")
+        for name, reason in self.intrinsic.items():
+            if name not in PROPERTIES:
+                raise ValueError(f"intrinsic {name!r}: choose from {', '.join(PROPERTIES)}")
+            if not isinstance(reason, str) or len(reason.split()) < WORDS_MIN:
+                raise ValueError(f"intrinsic {name!r}: give the reason as text, not {reason!r}")
         for name in ("growth_segments", "growth_factor", "cut_factor", "regain_s"):
             given = getattr(self, name)
             if given is not None and not given[0] <= given[1]:

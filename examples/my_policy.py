@@ -1,6 +1,4 @@
-"""A window like TCP Reno's: it grows by one segment per round trip and halves after a loss.
-
-Try it: weft policy check examples/my_policy.py"""
+"""A window like TCP Reno's: one segment more per round trip, half after a loss or a mark."""
 
 from congestion.api import record, window_policy
 
@@ -16,6 +14,8 @@ def start(flow, params, event, result):
 def grow(flow, params, event, result):
     flow.window_bytes += event.segment_bytes * event.acked_bytes / flow.window_bytes
     result.window_bytes = flow.window_bytes
+    if event.ecn_segments > 0:
+        cut(flow, params, event, result)
 
 
 def cut(flow, params, event, result):

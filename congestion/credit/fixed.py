@@ -26,5 +26,10 @@ POLICY = credit_policy(
     on_start=grant,
     on_demand=grant,
     on_tick=grant,
-    promises=Promises(source="sliding window", signals=("credit",), state_bytes_max=0),
+    promises=Promises(
+        source="sliding window",
+        signals=("credit",),
+        state_bytes_max=0,
+        intrinsic={"standing_queue": "the credit of a sender is constant, however many there are"},
+    ),
 )

@@ -59,5 +59,6 @@ POLICY = loss_policy(
         reorder_segments=0,
         repairs_rtts=1.5,
         repairs_windows=1.5,
+        intrinsic={"reordering": "section 9.7.5: a receiver answers every gap with a NAK"},
     ),
 )

@@ -87,7 +87,7 @@ POLICY = path_policy(
     presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
     promises=Promises(
         source="Qureshi et al., SIGCOMM 2022, section 3",
-        signals=("ecn", "timeout", "chance"),
+        signals=("ecn", "loss", "timeout", "chance"),
         state_bytes_max=1_304,
     ),
 )

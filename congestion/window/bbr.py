@@ -251,5 +251,9 @@ POLICY = window_policy(
         state_bytes_max=232,
         fairness_min=0.6,
         utilization_min=0.9,
+        intrinsic={
+            "fairness": "flows that drain the queue at different times differ in their least RTT, "
+            "and the larger one gets more"
+        },
     ),
 )

@@ -161,8 +161,5 @@ POLICY = window_policy(
         cuts_per_rtt=1,
         convergence_rtts=30,
         utilization_min=0.8,
-        # DCQCN is fair only with random marks (RED); the fairness check marks all packets above a
-        # queue limit.
-        without=("fairness",),
     ),
 )

@@ -30,6 +30,12 @@ POLICY = window_policy(
         source="sliding window",
         state_bytes_max=0,
         growth_segments=(0.0, 0.0),
-        without=("loss_response", "timeout_response", "fairness"),  # it ignores all signals
+        intrinsic=dict.fromkeys(
+            (
+                *("loss_response", "timeout_response", "congestion_response"),
+                *("fairness", "newcomer_share", "standing_queue"),
+            ),
+            "the window is constant: it ignores all signals",
+        ),
     ),
 )

@@ -231,6 +231,8 @@ POLICY = window_policy(
         fairness_min=0.7,
         convergence_rtts=30,
         utilization_min=0.9,
-        without=("loss_response",),  # the specification uses trimming, delay and marks instead
+        intrinsic={
+            "loss_response": "section 3.6: trimming, delay and marks are the signals, not losses"
+        },
     ),
 )

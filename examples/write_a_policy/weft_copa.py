@@ -44,10 +44,10 @@ def on_start(flow, params, event, result):
 
 def end_round(flow, event):
     """Updates the velocity once per round trip, and begins a new round."""
-    direction = 1 if flow.window_segments > flow.round_start_segments else -1
-    flow.same_direction_rounds = (
-        flow.same_direction_rounds + 1 if direction == flow.direction else 0
-    )
+    change = flow.window_segments - flow.round_start_segments
+    direction = 1 if change > 0.0 else -1
+    same = direction == flow.direction and change != 0.0  # idle time has no direction
+    flow.same_direction_rounds = flow.same_direction_rounds + 1 if same else 0
     flow.velocity = min(flow.velocity * 2.0, 1e6) if flow.same_direction_rounds >= 3 else 1.0
     flow.direction = direction
     flow.round_start_segments = flow.window_segments
@@ -66,15 +66,12 @@ def on_ack(flow, params, event, result):
     # The target rate of section 2.1, step 2, times the RTT.
     target_segments = round_trip_ns / (params.delta * queue_ns)
     acked = event.acked_bytes / event.segment_bytes
-    if flow.window_segments <= target_segments:
-        step = flow.velocity * acked / (params.delta * flow.window_segments)
-        flow.window_segments += max(acked, step) if flow.slow_start != 0 else step
-    else:
+    step = flow.velocity * acked / (params.delta * flow.window_segments)
+    if flow.window_segments > target_segments:
         flow.slow_start = 0
-        flow.window_segments -= min(
-            flow.velocity * acked / (params.delta * flow.window_segments),
-            flow.window_segments / 2.0,
-        )
+        flow.window_segments -= min(step, flow.window_segments / 2.0)
+    elif event.app_limited == 0:
+        flow.window_segments += max(acked, step) if flow.slow_start != 0 else step
     answer(flow, params, event, result)
 
 
@@ -100,6 +97,9 @@ POLICY = window_policy(
         source="Arun and Balakrishnan, NSDI 2018, section 2",
         signals=("rtt", "timeout"),
         state_bytes_max=80,
-        without=("loss_response",),  # section 2: only delay is a signal
+        intrinsic={
+            "loss_response": "section 2: only delay is a signal",
+            "utilization": "section 2.2: a flow keeps 1/delta segments queued, and a burst has 16",
+        },
     ),
 )

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from congestion.promises import Promises
 from transport.compiler import PolicyError
 from transport.compiler.source import load
 from transport.conformance import Settings, check_policy, gates
@@ -145,7 +146,32 @@ def test_owed__what_is_left_out_on_purpose_is_measured_and_passes(tmp_path: Path
         enough=lambda outcome: outcome.check == check,
     )
     assert report.passed
-    assert report.outcomes[-1].bound == "left out: without loss_response"
+    left = report.outcomes[-1]
+    assert left.bound == "<= 0.5, left out: without loss_response"
+    assert (left.status(strict=False), left.status(strict=True)) == ("warning", "FAILED")
+    assert "of what is in flight" in left.measured
+
+
+def test_owed__a_stated_reason_is_shown_and_passes_under_strict(tmp_path: Path) -> None:
+    good, bad, check = FAULTS["never shrinks on loss"]
+    text = TEXT.replace(good, bad)
+    text = text.replace("Promises()", 'Promises(intrinsic={"loss_response": "only delay counts"})')
+    report = check_policy(
+        load(written(tmp_path, text)),
+        Settings(2_000, quick=True, strict=True),
+        enough=lambda outcome: outcome.check == check,
+    )
+    left = report.outcomes[-1]
+    assert left in report.by_design
+    assert (left.bound, left.reason) == ("<= 0.5", "only delay counts")
+
+
+def test_intrinsic__needs_a_known_property_and_a_reason() -> None:
+    with pytest.raises(ValueError, match="choose from loss_response"):
+        Promises(intrinsic={"speed": "it is slow by nature"})
+    for reason in ("", "no"):
+        with pytest.raises(ValueError, match="give the reason as text"):
+            Promises(intrinsic={"fairness": reason})
 
 
 def test_outcome__measured_while_a_hook_failed_says_so(tmp_path: Path) -> None:

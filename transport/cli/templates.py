@@ -23,17 +23,23 @@ def on_start(flow, params, event, result):
     answer(flow, event, result)
 
 
+def cut(flow, params, event):
+    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # once a round trip
+        flow.window_bytes *= params.factor
+        flow.last_cut_ns = event.now_ns
+
+
 def on_ack(flow, params, event, result):
-    if event.app_limited == 0:
+    if event.ecn_segments > 0:
+        cut(flow, params, event)
+    elif event.app_limited == 0:
         share = event.acked_bytes / max(flow.window_bytes, 1.0)
         flow.window_bytes += params.increase_segments * event.segment_bytes * share
     answer(flow, event, result)
 
 
 def on_loss(flow, params, event, result):
-    if event.now_ns - flow.last_cut_ns > event.srtt_ns:  # once a round trip
-        flow.window_bytes *= params.factor
-        flow.last_cut_ns = event.now_ns
+    cut(flow, params, event)
     answer(flow, event, result)
 
 
@@ -47,10 +53,10 @@ POLICY = window_policy(
     on_timeout=on_loss,
     promises=Promises(
         source="say which paper, and which section",
-        signals=("loss", "timeout"),
+        signals=("ecn", "loss", "timeout"),
         state_bytes_max=16,
         growth_segments=(0.9, 1.1),  # per round trip; weft policy check measures it
-        cut_on=("loss",),
+        cut_on=("loss", "ecn"),
         cut_factor=(0.45, 0.55),
         cuts_per_rtt=1,
     ),
@@ -164,7 +170,7 @@ from congestion.api import credit_policy, record
 from congestion.promises import Promises
 
 Port = record(marked=float)  # shared by the flows of a port
-Params = record(window_bytes=4 << 20, share_min=0.25, tick_ns=100_000)
+Params = record(window_bytes=4 << 20, window_ns=400_000, share_min=0.25, tick_ns=100_000)
 
 
 def grant(flow, port, params, event, result):
@@ -172,7 +178,10 @@ def grant(flow, port, params, event, result):
     port.marked += 0.0625 * (mark - port.marked)
     flows = min(max(event.active_flows, 1), 1 << 20)
     share = max(1.0 - port.marked, params.share_min)
-    ahead = max(int(params.window_bytes * share / flows), 4 * event.segment_bytes)
+    window = float(params.window_bytes)
+    if event.link_bytes_per_s > 0:  # else the link's speed is unknown
+        window = event.link_bytes_per_s * 1e-9 * params.window_ns
+    ahead = max(int(min(window, 1e15) * share / flows), 4 * event.segment_bytes)
     wanted = min(event.demand_bytes, event.received_bytes + ahead)
     result.granted_bytes = max(wanted, event.granted_bytes)
     result.next_tick_ns = -1

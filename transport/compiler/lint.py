@@ -8,7 +8,9 @@ further code, whose errors only type inference can find.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from types import FunctionType
+from typing import Any, TypeVar
 
 from congestion.api import Policy
 from transport.compiler.expressions import Expressions, Role, Roles, tree
@@ -199,9 +201,46 @@ class _Function(Expressions):
         _Function(helper, roles, self.stack, self.steps, self.calls).check()
 
 
+F = TypeVar("F", bound=_Function)
+
+
+class _Reader(_Function):
+    """Collects the fields that a function and its helpers read or write."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.fields: set[tuple[str, str]] = set()
+
+    def attribute(self, node: ast.Attribute, bound: set[str], indexed: bool = False) -> None:
+        super().attribute(node, bound, indexed)
+        role = self.record(node.value)
+        if role is not None:
+            self.fields.add((role.name, node.attr))
+
+    def enter(self, helper: FunctionType, roles: Roles) -> None:
+        inner = _Reader(helper, roles, self.stack, self.steps, self.calls)
+        inner.fields = self.fields
+        inner.check()
+
+
 def check(policy: Policy) -> None:
     """Raises PolicyError for the first construct in the policy's hooks that is not allowed."""
     tree.cache_clear()
+    for function in _hooks(policy, _Function):
+        function.check()
+
+
+def reads(policy: Policy) -> set[tuple[str, str]]:
+    """The record and the name of each field that the hooks use, helpers included."""
+    found: set[tuple[str, str]] = set()
+    for function in _hooks(policy, _Reader):
+        function.check()
+        found |= function.fields
+    return found
+
+
+def _hooks(policy: Policy, made: type[F]) -> Iterator[F]:
+    """The hooks of a policy, each with the records that are its arguments."""
     family = policy.family
     layouts = {
         "flow": policy.flow,
@@ -218,4 +257,4 @@ def check(policy: Policy) -> None:
             name: Role(role, layouts[role], role == "paths", cores if role == "paths" else NONE)
             for name, role in zip(names, family.arguments, strict=True)
         }
-        _Function(hook, roles, (), 1, []).check()
+        yield made(hook, roles, (), 1, [])

@@ -10,13 +10,32 @@ from typing import Any
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
-from transport.conformance.result import Outcome, Outcomes, number, verdict
-from transport.conformance.scenes import BYTES_PER_S, MS, US, Cast, bottleneck, plan_of, share
+from transport.conformance.result import Outcome, Outcomes, graded, number, usual, verdict
+from transport.conformance.scenes import (
+    BYTES_PER_S,
+    MS,
+    RTT_NS,
+    US,
+    Cast,
+    bottleneck,
+    network_text,
+    plan_of,
+    share,
+    span_text,
+)
 from transport.conformance.window_dumbbell import Ledger
+from transport.ground.units import bit_rate_text, time_text
 from transport.policies.dumbbell import Plan, Report
 
 START, DEMAND, TICK = 0, 1, 2
 SEGMENT_BYTES = 4_096
+TICK_NS_MIN = 10_000  # between two ticks, in native/core/credit_control.cc
+USUAL_JAIN, USUAL_SHARE, USUAL_UTILIZATION = 0.8, 0.5, 0.7
+# Credit for half a millisecond at the port's rate, which is ten round trips of 50 us, or less.
+USUAL_QUEUE_NS = 1 * MS
+TICKS_MAX = 1.0  # for each segment that arrives
+IDLE_TICKS_MAX = 0.5  # in each round trip without demand
+IDLE_NS = 20 * MS
 
 
 class CreditBench:
@@ -30,6 +49,7 @@ class CreditBench:
         self.now_ns = 1_000_000_000_000
         self.granted_bytes = self.demand_bytes = self.received_bytes = 0
         self.tick_ns = -1
+        self.ticks = 0
         self.fell = self.failed = False
         self.beyond_bytes = 0  # largest number of bytes granted beyond the demand
         self.call(START)
@@ -56,6 +76,18 @@ class CreditBench:
         self.granted_bytes = max(self.granted_bytes, granted_bytes)
         self.beyond_bytes = max(self.beyond_bytes, self.granted_bytes - self.demand_bytes)
 
+    def tick(self) -> None:
+        self.now_ns = max(self.now_ns + TICK_NS_MIN, self.tick_ns)
+        self.ticks += 1
+        self.call(TICK)
+
+    def rest(self, span_ns: int) -> None:
+        """Runs without demand."""
+        end_ns = self.now_ns + span_ns
+        while 0 <= self.tick_ns < end_ns:
+            self.tick()
+        self.now_ns = end_ns
+
     def serve(self, demand_bytes: int, limit_ns: int) -> bool:
         """Requests credit and runs until all bytes arrived; False if that takes over limit_ns."""
         self.demand_bytes += demand_bytes
@@ -69,8 +101,7 @@ class CreditBench:
                 self.received_bytes += part
                 self.call(DEMAND)
             elif self.tick_ns >= 0:
-                self.now_ns = max(self.now_ns + 10_000, self.tick_ns)
-                self.call(TICK)
+                self.tick()
             else:
                 self.now_ns += 2_000_000  # time until the sender repeats its credit request
                 self.call(DEMAND)
@@ -105,6 +136,36 @@ def grants(policy: Policy, library: Library) -> Outcomes:
         )
 
 
+def ticks(policy: Policy, library: Library) -> Outcomes:
+    """Checks how many ticks a policy asks for, while it serves a sender and afterwards."""
+    bench = CreditBench(policy, library)
+    size = 16 << 20
+    bench.serve(size, 400 * MS)
+    busy = bench.ticks / (size / SEGMENT_BYTES)
+    bench.ticks = 0
+    bench.rest(IDLE_NS)
+    idle = bench.ticks / (IDLE_NS / RTT_NS)
+    where = f"one sender to a port of {bit_rate_text(BYTES_PER_S)}"
+    yield usual(
+        "ticks a segment",
+        busy <= TICKS_MAX,
+        f"{number(busy)} while {size >> 20} MiB arrive",
+        f"usual <= {TICKS_MAX:g}",
+        "each tick costs as much as a packet: grant several segments at once",
+        name="timer_rate",
+        where=where,
+    )
+    yield usual(
+        "ticks without demand",
+        idle <= IDLE_TICKS_MAX,
+        f"{number(idle)} in each {time_text(RTT_NS)}",
+        f"usual <= {IDLE_TICKS_MAX:g}",
+        "answer a negative next_tick_ns if all that is asked for is granted",
+        name="timer_rate",
+        where=f"{where}, idle for {time_text(IDLE_NS)}",
+    )
+
+
 def crowd(cast: Cast, limit_ns: int) -> Plan:
     """Eight senders to one host, over a network that is faster than that host's NIC port."""
     wide = Cast(cast.parts | {"window": "fixed"}, cast.params)
@@ -125,49 +186,70 @@ def crowd(cast: Cast, limit_ns: int) -> Plan:
 
 def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
     """Checks that the receiver's port is busy with a short queue, and senders get equal shares."""
-    report = ledger.run(crowd(cast, limit_ns))
+    plan = crowd(cast, limit_ns)
+    report = ledger.run(plan)
+    where = network_text(plan, span_text(plan.measure_from_ns, limit_ns))
+    where = f"{bit_rate_text(BYTES_PER_S)} at the receiver; network: {where}"
     promises = policy.promises
     least = promises.fairness_min
     measured = f"Jain {number(report.jain)} of 8 senders, {number(share(report))} of the port"
-    yield verdict(
+    remedy = "grant flows with equal demand equal credit: event.active_flows is their number"
+    outcome = verdict(
         "shares a port",
         report.jain >= (0.5 if least is None else least),
         measured,
         f">= {0.5 if least is None else least}",
-        "grant flows with equal demand equal credit: event.active_flows is their number",
+        remedy,
+        name="fairness",
+        where=where,
     )
+    yield graded(outcome, report.jain >= USUAL_JAIN, f">= {USUAL_JAIN}", remedy)
     slowest = min(flow.goodput_bytes_per_s for flow in report.flows) / (BYTES_PER_S / 8)
-    yield verdict(
+    remedy = (
+        "a sender without credit waits for a grant: every demand and every tick must grant some"
+    )
+    outcome = verdict(
         "starves no sender",
         slowest >= 0.1,
         f"the slowest gets {number(slowest)} of its share",
         ">= 0.1",
-        "a sender without credit waits for a grant: every demand and every tick must grant some",
+        remedy,
+        name="newcomer_share",
+        where=where,
     )
-    yield from at_the_port(policy, report)
+    yield graded(outcome, slowest >= USUAL_SHARE, f">= {USUAL_SHARE}", remedy)
+    yield from at_the_port(policy, report, where)
 
 
-def at_the_port(policy: Policy, report: Report) -> Outcomes:
+def at_the_port(policy: Policy, report: Report, where: str) -> Outcomes:
     promises = policy.promises
     utilization = promises.utilization_min
-    if utilization is not None:
-        yield verdict(
-            "fills the port",
-            share(report) >= utilization,
-            f"{number(share(report))} of the port",
-            f">= {utilization}",
-            "credit comes too late or too little: look at the tick and at the window in flight",
-        )
+    remedy = "credit comes too late or too little: look at the tick and at the window in flight"
+    outcome = verdict(
+        "fills the port",
+        share(report) >= (utilization or 0.0),
+        f"{number(share(report))} of the port",
+        f">= {utilization or 0.0}",
+        remedy,
+        name="utilization",
+        where=where,
+    )
+    kept = share(report) >= USUAL_UTILIZATION
+    yield graded(outcome, kept, f">= {USUAL_UTILIZATION}", remedy)
     allowance = promises.port_queue_bytes_max
     queue = report.ports[0].queue_bytes_p99
-    if allowance is not None:
-        yield verdict(
-            "does not flood the port",
-            queue <= allowance,
-            f"{queue} bytes wait at the port (p99)",
-            f"<= {allowance} bytes",
-            "the grants of all senders together must not exceed the link's capacity",
-        )
+    queue_ns = queue * 1_000_000_000 // BYTES_PER_S
+    remedy = "the grants of all senders together must not exceed the link's capacity"
+    outcome = verdict(
+        "does not flood the port",
+        allowance is None or queue <= allowance,
+        f"{queue} bytes wait at the port (p99), {time_text(queue_ns, 3)}",
+        "no limit declared" if allowance is None else f"<= {allowance} bytes",
+        remedy,
+        name="standing_queue",
+        where=where,
+    )
+    yield graded(outcome, queue_ns <= USUAL_QUEUE_NS, f"<= {time_text(USUAL_QUEUE_NS)}", remedy)
 
 
 def alone(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:

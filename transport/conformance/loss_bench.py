@@ -23,6 +23,8 @@ BACKSTOP = 4
 CHECK_NS_MIN = 10_000
 SEGMENT_BYTES = 4_096
 NEVER = 1 << 62
+START_NS = 1_000_000_000_000
+PROBE = -1  # in place of the sequence number of a segment
 
 
 @dataclass
@@ -49,14 +51,20 @@ class LossBench:
         *,
         window_segments: int = 64,
         rto_ns: int = RTO_NS,
+        dead_ns: int = NEVER,
     ) -> None:
+        """From `dead_ns` after the start on, the path drops everything that is sent."""
         self.window_segments, self.rto_ns = window_segments, rto_ns
+        self.timers = 0
+        self.probes: list[int] = []  # times at which the policy asked for a probe
+        self.probed_ns = -1  # send time of the newest probe that returned
         self.side = NativeSide(policy, library)
         self.event = Guarded(policy.family.event.dtype, 1)
         self.result = Guarded(policy.family.result.dtype, 1)
         self.zeros = dict.fromkeys(policy.family.event.dtype.names or (), 0)
         self.late_ns = late_ns
-        self.now_ns = 1_000_000_000_000
+        self.now_ns = START_NS
+        self.dead_from_ns = START_NS + dead_ns
         self.segments: list[Segment] = []
         self.order: list[int] = []  # sequence numbers in flight, by send time
         self.due: list[tuple[int, int, int]] = []  # acknowledgments: arrival time, seq, send time
@@ -88,7 +96,7 @@ class LossBench:
             "spurious_segments": self.needless if acked else 0,
             "sacked_segments": self.acked_count - self.cumulative,
             "window_bytes": self.window_segments * SEGMENT_BYTES,
-            "probed_sent_ns": -1,
+            "probed_sent_ns": self.probed_ns,
             "rand": 0.5,
         }
         if acked:
@@ -101,7 +109,11 @@ class LossBench:
 
     def obey(self, kind: int, in_flight: list[int]) -> None:
         """Applies the loss cutoff and the next timer check, as LossControl does."""
-        below_seq, before_ns, check_ns, _ = self.result.records[0].item()
+        below_seq, before_ns, check_ns, probe = self.result.records[0].item()
+        if probe:
+            self.probes.append(self.now_ns)
+            if self.now_ns < self.dead_from_ns:
+                heapq.heappush(self.due, (self.now_ns + RTT_NS, PROBE, self.now_ns))
         before_ns = min(before_ns, self.now_ns)
         if not in_flight:
             self.check_ns = NEVER
@@ -124,23 +136,24 @@ class LossBench:
             segment.verdicts.append(self.now_ns)
             segment.sent_ns = self.now_ns + turn
             self.order.append(seq)
-            heapq.heappush(self.due, (segment.sent_ns + RTT_NS, seq, segment.sent_ns))
+            if segment.sent_ns < self.dead_from_ns:
+                heapq.heappush(self.due, (segment.sent_ns + RTT_NS, seq, segment.sent_ns))
 
     def send(self) -> None:
         seq = len(self.segments)
         self.segments.append(Segment(seq, self.now_ns, self.now_ns))
         self.order.append(seq)
         late_ns = self.late_ns(seq)
-        if late_ns is not None:
+        if late_ns is not None and self.now_ns < self.dead_from_ns:
             heapq.heappush(self.due, (self.now_ns + RTT_NS + late_ns, seq, self.now_ns))
 
-    def run(self, segments: int) -> None:
-        """Sends `segments` segments; ends when all are acknowledged or two seconds have passed."""
+    def run(self, segments: int, after_ns: int = 2_000_000_000) -> None:
+        """Sends `segments` segments, and goes on for `after_ns` unless all are acknowledged."""
         begin_ns = self.now_ns
         for index in range(segments):
             self.until(begin_ns + index * GAP_NS)
             self.send()
-        self.until(self.now_ns + 2_000_000_000)
+        self.until(self.now_ns + after_ns)
 
     def until(self, then_ns: int) -> None:
         while True:
@@ -152,10 +165,15 @@ class LossBench:
                 self.acknowledge(*heapq.heappop(self.due)[1:])
             else:
                 self.check_ns = NEVER
+                self.timers += 1
                 self.call(TIMER, 1, 0)
         self.now_ns = max(self.now_ns, min(then_ns, NEVER - 1))
 
     def acknowledge(self, seq: int, sent_ns: int) -> None:
+        if seq == PROBE:
+            self.probed_ns = max(self.probed_ns, sent_ns)
+            self.call(ACK, 0, 0)
+            return
         segment = self.segments[seq]
         if segment.acked:
             self.needless += 1

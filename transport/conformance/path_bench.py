@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import ECN, GOOD, PICK, TIMEOUT, Policy
+from congestion.api import ECN, GOOD, NACK, PICK, TIMEOUT, Policy
 from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
 
@@ -50,6 +50,9 @@ class PathBench:
         self.dead: set[int] = set()
         self.slow_ns: dict[int, int] = {}  # path -> time that it adds to the round trip
         self.marking: set[int] = set()  # paths on which all feedback is ECN
+        self.nacking: set[int] = set()  # paths on which all feedback is NACK
+        self.told_rtt_ns: dict[int, int] = {}  # path -> the round trip that feedback tells
+        self.mute = -1  # kind of feedback that the policy does not get
         self.heard_ns = [-1] * paths
         # Pending feedback: due time, kind, path; send time, bytes and flow of the burst.
         self.due: list[tuple[int, int, int, int, int, int]] = []
@@ -70,6 +73,8 @@ class PathBench:
             "rand": self.draw.random(),
             "rand2": self.draw.random(),
         }
+        if kind == self.mute:
+            return -1, 0
         self.event.records[0] = tuple((given | fields).values())
         self.result.records[0] = (-1 if hook == CHOOSE else 0, 0)
         status = self.side.witnessed(hook, self.event, self.result)
@@ -83,7 +88,8 @@ class PathBench:
         while self.due and self.due[0][0] <= self.now_ns:
             self.feed(heapq.heappop(self.due))
         flow = int(self.draw.integers(0, FLOWS)) * 0x9E3779B1 % (1 << 31)
-        given = {"flow": flow, "ready_bytes": READY_BYTES} | fields
+        flow = fields.get("flow", flow)
+        given = {"ready_bytes": READY_BYTES} | fields | {"flow": flow}
         path, burst_bytes = self.call(CHOOSE, PICK, **given)
         burst_bytes = min(max(burst_bytes, SEGMENT_BYTES), READY_BYTES)
         self.picks.append(path)
@@ -97,7 +103,7 @@ class PathBench:
             heapq.heappush(self.due, (self.now_ns + self.conduct.rto_ns, TIMEOUT, path, *sent))
         else:
             rtt_ns = RTT_NS + int(self.draw.exponential(RTT_NS / 20)) + self.slow_ns.get(path, 0)
-            kind = ECN if path in self.marking else GOOD
+            kind = ECN if path in self.marking else NACK if path in self.nacking else GOOD
             heapq.heappush(self.due, (self.now_ns + rtt_ns, kind, path, *sent))
         return path
 
@@ -114,8 +120,9 @@ class PathBench:
             return
         self.heard_ns[path] = at_ns
         heads["usable"][path] = 1
-        heads["rtt_ns"][path] = at_ns - sent_ns
-        self.call(FEEDBACK, kind, path=path, rtt_ns=at_ns - sent_ns, bytes=burst_bytes, flow=flow)
+        rtt_ns = self.told_rtt_ns.get(path, at_ns - sent_ns)
+        heads["rtt_ns"][path] = rtt_ns
+        self.call(FEEDBACK, kind, path=path, rtt_ns=rtt_ns, bytes=burst_bytes, flow=flow)
 
     def heal(self, path: int) -> None:
         """Makes a path work again and reports a successful probe."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transport import native
+from transport.ground.units import binary_text, bit_rate_text, counted, time_text
 from transport.policies import dumbbell
 from transport.policies.dumbbell import Flow, Link, Plan
 
@@ -19,6 +20,9 @@ RTT_NS = 2 * DELAY_NS
 QUEUE_BYTES = 1 << 20
 MARK_BYTES = 65_536
 PAYLOAD_SHARE = 4_096 / 4_160  # payload bytes / bytes of a packet
+# The core raises smaller windows to this many segments (kWindowSegmentsMin of
+# native/core/window_control.cc).
+WINDOW_SEGMENTS_MIN = 1
 # The shipped policies that run in the other families beside the policy under test.
 COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}
 
@@ -77,3 +81,29 @@ def plan_of(
 def share(report: dumbbell.Report, bytes_per_s: float = BYTES_PER_S) -> float:
     """Goodput as a share of the bottleneck's capacity for payload."""
     return report.goodput_bytes_per_s / (bytes_per_s * PAYLOAD_SHARE)
+
+
+def network_text(plan: Plan, when: str = "") -> str:
+    """The network of a plan as text, and the virtual time that a check is about."""
+    link = plan.paths[0]
+    parts = [
+        f"{bit_rate_text(link.bytes_per_s)}, RTT {time_text(2 * link.delay_ns)}",
+        f"buffer {binary_text(link.queue_bytes_max)}",
+        f"bursts of {binary_text(plan.burst_bytes_max)}",
+        counted(len(plan.flows), "flow"),
+    ]
+    if len(plan.paths) > 1:
+        parts.insert(0, counted(len(plan.paths), "path"))
+    if link.mark_full_bytes:
+        parts.append(f"marks from {binary_text(link.mark_from_bytes)}")
+    if link.loss:
+        parts.append(f"loss {link.loss:g}")
+    if link.reorder:
+        late = time_text(link.reorder_ns_max)
+        parts.append(f"{link.reorder:.0%} of the packets late by up to {late}")
+    return ", ".join(parts) + (f"; {when}" if when else "")
+
+
+def span_text(from_ns: int, until_ns: int) -> str:
+    """A span of virtual time as text."""
+    return f"from {time_text(from_ns)} to {time_text(until_ns)}"

@@ -16,14 +16,18 @@ from transport.conformance import (
     gates,
     longevity,
     loss_checks,
+    loss_usual,
     path_checks,
     recorded,
+    signals,
     window_checks,
     window_dumbbell,
+    window_usual,
+    wraps,
 )
 from transport.conformance.equality import Bout, Trial
 from transport.conformance.portions import Portions
-from transport.conformance.result import Outcome, Outcomes, verdict
+from transport.conformance.result import Outcome, Outcomes, excused, verdict
 from transport.conformance.scenes import MS, Cast, cast_of
 
 FULL_EVENTS = 1_000_000
@@ -39,6 +43,7 @@ class Settings:
     events: int = FULL_EVENTS
     seed: int = 7
     quick: bool = False
+    strict: bool = False  # values beyond what is usual in the field are failures, not warnings
 
     @property
     def limit_ns(self) -> int:
@@ -53,14 +58,33 @@ class Report:
     policy: Policy
     outcomes: tuple[Outcome, ...]
     seconds: float
+    strict: bool = False
 
     @property
     def passed(self) -> bool:
-        return all(outcome.passed for outcome in self.outcomes)
+        return not self.failures
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+        return tuple(outcome for outcome in self.outcomes if outcome.fails(self.strict))
+
+    @property
+    def warnings(self) -> tuple[Outcome, ...]:
+        return self._of("warning")
+
+    @property
+    def by_design(self) -> tuple[Outcome, ...]:
+        """Properties that the algorithm itself lacks, as its file says with a reason."""
+        return self._of("by design")
+
+    @property
+    def needless(self) -> tuple[str, ...]:
+        """Properties that the file calls intrinsic, although every check of them passed."""
+        lacked = {one.name for one in self.by_design}
+        return tuple(name for name in self.policy.promises.intrinsic if name not in lacked)
+
+    def _of(self, status: str) -> tuple[Outcome, ...]:
+        return tuple(one for one in self.outcomes if one.status(self.strict) == status)
 
 
 def check_policy(
@@ -70,19 +94,21 @@ def check_policy(
     enough: Callable[[Outcome], bool] = lambda outcome: False,
 ) -> Report:
     """Runs all checks of a policy; stops if it does not compile, or `enough(outcome)` is true."""
+    settings = settings or Settings()
     begin = last = time.perf_counter()
     outcomes: list[Outcome] = []
     with (
         tempfile.TemporaryDirectory(prefix="weft-check-") as folder,
-        closing(_all(policy, settings or Settings(), Path(folder), progress)) as checks,
+        closing(_all(policy, settings, Path(folder), progress)) as checks,
     ):
         for outcome in checks:
             now = time.perf_counter()
-            outcomes.append(replace(outcome, seconds=now - last))
+            outcome = excused(policy.promises, replace(outcome, seconds=now - last))
+            outcomes.append(outcome)
             last = now
             if enough(outcome):
                 break
-    return Report(policy, tuple(outcomes), time.perf_counter() - begin)
+    return Report(policy, tuple(outcomes), time.perf_counter() - begin, settings.strict)
 
 
 def _all(
@@ -108,7 +134,9 @@ def _all(
 
     with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
         library = libraries["from a file"]
+        yield signals.as_declared(policy, library)
         yield from with_failures(library, _behaviour(policy, library, cast, ledger, settings))
+        yield from wraps.keeps_to_64_bits(policy, library, settings.seed)
         yield from ledger.outcomes()
         if policy.family.name == "window" or (
             policy.family.name != "credit" and not settings.quick
@@ -136,7 +164,11 @@ def _behaviour(
         yield window_checks.meets(policy, library)
         yield window_checks.recovers(policy, library)
         yield window_checks.stays_a_window(policy, library)
+        yield window_usual.answers(policy, library, cast, ledger)
+        yield window_usual.resumes(policy, library)
+        yield window_usual.grows_by_bytes(policy, library)
         yield window_dumbbell.alone(policy, cast, ledger, limit_ns)
+        yield window_dumbbell.fills_others(policy, cast, ledger)
         yield window_dumbbell.fair(policy, cast, ledger, limit_ns)
         yield window_dumbbell.joins(policy, cast, ledger)
         yield window_dumbbell.converges(policy, cast, ledger)
@@ -155,8 +187,12 @@ def _behaviour(
         yield loss_checks.repairs_in_windows(policy, library)
         yield loss_checks.tolerates(policy, library)
         yield loss_checks.in_a_network(policy, cast, ledger)
+        yield loss_usual.neighbours(policy, library)
+        yield loss_usual.reordered(cast, ledger)
+        yield loss_usual.rates(policy, library)
     else:
         yield credit_checks.grants(policy, library)
+        yield credit_checks.ticks(policy, library)
         yield credit_checks.shares(policy, cast, ledger, limit_ns)
         yield credit_checks.alone(policy, cast, ledger)
 

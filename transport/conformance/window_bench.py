@@ -12,10 +12,13 @@ from typing import Any
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
+from transport.conformance.scenes import WINDOW_SEGMENTS_MIN
+from transport.ground.units import time_text
 
 SEGMENT_BYTES = 4_096
 RTT_NS = 100_000
 WINDOW_BYTES_MAX = 64 << 20
+START_NS = 1_000_000_000_000
 LONG_RUN_BYTES = 1 << 40  # bytes that an old flow has delivered
 START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
 
@@ -43,7 +46,7 @@ class WindowBench:
         self.zeros = dict.fromkeys(policy.family.event.dtype.names or (), 0)
         self.rtt_ns = rtt_ns
         self.srtt_ns = float(rtt_ns)
-        self.now_ns = 1_000_000_000_000
+        self.now_ns = START_NS
         self.delivered_bytes = 0
         self.window_bytes = 0.0
         self.pacing_bytes_per_s = 0.0
@@ -53,6 +56,7 @@ class WindowBench:
         self.answers: list[float] = []  # the policy's answers after each event, not clamped
         self.in_flight: list[float] = []  # effective_bytes after each event
         self.path = 0
+        self.app_limited = 0
 
     def start(self, hint_bytes: float = 0.0) -> float:
         self.call(START, -1, hint_window_bytes=hint_bytes)
@@ -86,6 +90,7 @@ class WindowBench:
             "delivered_bytes": self.delivered_bytes,
             "window_bytes": int(self.window_bytes),
             "window_bytes_max": WINDOW_BYTES_MAX,
+            "app_limited": self.app_limited,
             "rand": 0.5,
         }
         self.event.records[0] = tuple((given | fields).values())
@@ -99,7 +104,8 @@ class WindowBench:
             answer = self.pacing_bytes_per_s = 0.0
         # Clamp the window as the core does.
         self.answers.append(answer)
-        self.window_bytes = min(max(answer, 2.0 * SEGMENT_BYTES), float(WINDOW_BYTES_MAX))
+        least = WINDOW_SEGMENTS_MIN * SEGMENT_BYTES
+        self.window_bytes = min(max(answer, least), float(WINDOW_BYTES_MAX))
         self.windows.append(self.window_bytes)
         self.in_flight.append(self.effective_bytes)
 
@@ -161,6 +167,11 @@ class WindowBench:
         gone = min(int(self.window_bytes), 16 * SEGMENT_BYTES)
         self.call(LOSS, 1, lost_bytes=gone, lost_segments=gone // SEGMENT_BYTES)
         self.call(TIMEOUT, 2)
+
+    def where(self) -> str:
+        """The path as text, and the virtual time since the start."""
+        since = time_text(self.now_ns - START_NS)
+        return f"one path without a network, RTT {time_text(self.rtt_ns)}; after {since}"
 
     @property
     def segments(self) -> float:

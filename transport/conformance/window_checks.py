@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import replace
 from itertools import pairwise, product
 
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.result import Outcome, Outcomes, number, verdict, within
-from transport.conformance.window_bench import SEGMENT_BYTES, Weather, WindowBench
+from transport.conformance.scenes import WINDOW_SEGMENTS_MIN
+from transport.conformance.window_bench import RTT_NS, SEGMENT_BYTES, Weather, WindowBench
+from transport.ground.units import counted, time_text
 
 HINTS = (32, 128, 320)  # window in segments when a policy takes over a live flow
 WINDOWS = (16, 61, 256, 1_021)  # window sizes in segments; not all powers of two
 ACKS = (1, 8, 1 << 20)  # segments per acknowledgment: one, a few, the whole window
 ROUNDS = 20
+BENCH = f"one path without a network, RTT {time_text(RTT_NS)}"
 LAST_ROUNDS = 5  # the result is measured in the last 5 of ROUNDS round trips
 WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
@@ -261,16 +263,6 @@ def regains(policy: Policy, library: Library) -> Outcomes:
     )
 
 
-def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
-    """Passes the check if the policy declares, in `without`, that it lacks the property on purpose.
-
-    The report then shows the check as left out: only a lack that is not declared is a mistake.
-    """
-    if name not in policy.promises.without:
-        return outcome
-    return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")
-
-
 def warm_bench(policy: Policy, library: Library, segments: float, old: bool) -> WindowBench:
     """A flow after some round trips without congestion; if `old`, a week later."""
     bench = bench_at(policy, library, segments)
@@ -306,15 +298,16 @@ def gives_way(policy: Policy, library: Library) -> Outcomes:
         ("response to timeouts", "timeout_response", left, f"{SILENT} timeouts in a row"),
     ):
         most = max(seen)
-        outcome = verdict(
+        yield verdict(
             check,
             most[0] <= 0.5,
             f"{what} leave {number(most[0])} of what is in flight ({most[1]})",
             "<= 0.5",
             f"a policy that never sends less can congest a network: reduce the window, or declare "
-            f'Promises(without=("{name}",))',
+            f'Promises(intrinsic={{"{name}": "why"}})',
+            name=name,
+            where=f"{BENCH}; at the end of them",
         )
-        yield owed(policy, name, outcome)
 
 
 def meets(policy: Policy, library: Library) -> Outcome:
@@ -342,15 +335,17 @@ def meets(policy: Policy, library: Library) -> Outcome:
             if turn >= MEETING_ROUNDS // 2:
                 sums[index] += flow.effective_bytes
     share = 2.0 * sums[-1] / max(sum(sums), 1.0)
-    outcome = verdict(
+    return verdict(
         "meets a larger flow",
         not any(flow.failed for flow in flows) and share >= 0.25,
         f"{number(share)} of its fair share after {MEETING_ROUNDS // 2} round trips",
         ">= 0.25",
         "increase by a number of segments, decrease by a factor (AIMD), not both by a factor; or "
-        'declare Promises(without=("newcomer_share",))',
+        'declare Promises(intrinsic={"newcomer_share": "why"})',
+        name="newcomer_share",
+        where=f"a queue that two flows see alike, RTT {time_text(RTT_NS)}, "
+        f"windows of {MEETING[0]} and {MEETING[1]} segments at the start",
     )
-    return owed(policy, "newcomer_share", outcome)
 
 
 def recovers(policy: Policy, library: Library) -> Outcome:
@@ -375,7 +370,7 @@ def recovers(policy: Policy, library: Library) -> Outcome:
 
 
 def stays_a_window(policy: Policy, library: Library) -> Outcome:
-    """Checks that windows stay at two segments or more, under each congestion signal in turn."""
+    """Checks that windows stay above the core's minimum, under each congestion signal in turn."""
     bench = WindowBench(policy, library)
     bench.start()
     weathers = [Weather(), Weather(ecn=True), Weather(loss_share=0.3), Weather(queue_rtts=8.0)]
@@ -384,11 +379,13 @@ def stays_a_window(policy: Policy, library: Library) -> Outcome:
             bench.timeout()
         bench.round(8 + turn % 9, weathers[turn * 7 % 13 % 4])
     least = min(bench.answers) / SEGMENT_BYTES
+    bound = counted(WINDOW_SEGMENTS_MIN, "segment")
     return verdict(
         "stays a window",
-        not bench.failed and least >= 2.0 and math.isfinite(max(bench.answers)),
+        not bench.failed and least >= WINDOW_SEGMENTS_MIN and math.isfinite(max(bench.answers)),
         f"{number(least)} to {number(max(bench.answers) / SEGMENT_BYTES)} segments",
-        ">= 2 segments, no failure",
-        "the core raises smaller windows to two segments without the policy's knowledge: clamp to "
-        "2 * segment_bytes",
+        f">= {bound}, no failure",
+        f"the core raises smaller windows to {bound} without the policy's knowledge: clamp to "
+        f"{WINDOW_SEGMENTS_MIN} * segment_bytes or more",
+        where=bench.where(),
     )
