@@ -1,4 +1,4 @@
-"""Runs the whole suite on every registered policy, with fewer events and shorter runs.
+"""Runs the whole suite, strictly, on every registered policy, with fewer events and shorter runs.
 
 `make test` has one policy of each family, `make test-long` the others; `make conformance` runs the
 suite in full.
@@ -18,7 +18,7 @@ from tests.sample import sampled
 from transport.conformance import FULL_EVENTS, QUICK_EVENTS, Settings, check_policy
 
 FULL = os.environ.get("CONFORMANCE") == "full"
-SETTINGS = Settings(FULL_EVENTS if FULL else QUICK_EVENTS, quick=not FULL)
+SETTINGS = Settings(FULL_EVENTS if FULL else QUICK_EVENTS, quick=not FULL, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ COUNTS = ("delivered_bytes", "highest_acked_seq", "cumulative_seq")
 def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
     """Runs one long flow; a window policy gets more than 2^20 acknowledgments."""
     family = policy.family
-    chunk = _one_life(policy, seed)
+    chunk = one_life(policy, seed)
     side = NativeSide(policy, library)
     side.restart(chunk.shared)
     events = Guarded(chunk.events.dtype, len(chunk.hooks))
@@ -54,7 +54,7 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
     )
 
 
-def _one_life(policy: Policy, seed: int) -> Chunk:
+def one_life(policy: Policy, seed: int) -> Chunk:
     """Makes plausible events; for a window policy nearly all are acknowledgments."""
     stream = Stream(policy.family, seed)
     chunk = stream.chunk(False)

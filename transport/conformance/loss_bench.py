@@ -57,6 +57,7 @@ class LossBench:
         self.window_segments, self.rto_ns = window_segments, rto_ns
         self.timers = 0
         self.probes: list[int] = []  # times at which the policy asked for a probe
+        self.probes_back_ns = -1
         self.probed_ns = -1  # send time of the newest probe that returned
         self.side = NativeSide(policy, library)
         self.event = Guarded(policy.family.event.dtype, 1)
@@ -112,7 +113,10 @@ class LossBench:
         below_seq, before_ns, check_ns, probe = self.result.records[0].item()
         if probe:
             self.probes.append(self.now_ns)
-            if self.now_ns < self.dead_from_ns:
+            # As in the core, a probe that is asked for while one is under way is that one.
+            due = self.probes_back_ns <= self.now_ns
+            self.probes_back_ns = self.now_ns + RTT_NS if due else self.probes_back_ns
+            if due and self.now_ns < self.dead_from_ns:
                 heapq.heappush(self.due, (self.now_ns + RTT_NS, PROBE, self.now_ns))
         before_ns = min(before_ns, self.now_ns)
         if not in_flight:

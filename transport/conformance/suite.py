@@ -135,8 +135,8 @@ def _all(
     with Portions(policy, libraries, settings.seed, settings.events, counted) as rest:
         library = libraries["from a file"]
         yield signals.as_declared(policy, library)
-        yield from with_failures(library, _behaviour(policy, library, cast, ledger, settings))
         yield from wraps.keeps_to_64_bits(policy, library, settings.seed)
+        yield from with_failures(library, _behaviour(policy, library, cast, ledger, settings))
         yield from ledger.outcomes()
         if policy.family.name == "window" or (
             policy.family.name != "credit" and not settings.quick

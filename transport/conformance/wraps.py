@@ -1,8 +1,8 @@
 """Checks that a policy's answers do not change where a 32-bit clock or counter would wrap.
 
 The same events are played twice: entirely before 2^31 or 2^32 of a unit, and across it. The answers
-must be the same. So must those after one event in which a size or a time is just below that value,
-or just above it.
+must be the same. So must those to events in which a size or a time is just below that value, or
+just above it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.answers import complaint
-from transport.conformance.longevity import CLOCKS, COUNTS as SENT_COUNTS
+from transport.conformance.longevity import CLOCKS, COUNTS as SENT_COUNTS, one_life
 from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.result import Outcomes, usual
-from transport.conformance.streams import Chunk, Stream
+from transport.conformance.streams import Chunk
 
 Array = np.ndarray[Any, Any]
 
@@ -28,8 +28,9 @@ UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 COUNTS = (*SENT_COUNTS, "demand_bytes", "received_bytes", "granted_bytes")
 SPAN_NS, SPAN_BYTES = 1 << 30, 1 << 29  # of the events that are played
 BEGIN_NS = 1 << 29  # the first event's time at least, as send times lie before it
+EVEN_NS, EVEN_SEGMENTS = 16_000_000, 1 << 10  # 16 ms: 16 million ns, and 15,625 * 2^10 ns
 STREAMS = 3  # random chunks of events, each of a path of its own
-BEFORE, AFTER = 60, 20  # events before the one with an extreme value, and after it
+BEFORE, RUN, AFTER = 60, 24, 40  # events before the first extreme value, with it, and from it on
 # Fields of one event that may be large. The others are indices, flags, clocks or counters.
 SIZES = (
     *("rtt_ns", "rtt_min_ns", "srtt_ns", "rttvar_ns", "rto_ns", "ack_delay_ns", "acked_bytes"),
@@ -122,14 +123,24 @@ def short(chunk: Chunk) -> Chunk:
     )
 
 
+def with_deliveries(events: Array) -> Array:
+    """The events with a send time of the newest delivery, as a path has from the first one on."""
+    name = "newest_acked_sent_ns"
+    if name in (events.dtype.names or ()):
+        events = events.copy()
+        none = events[name] < 0
+        events[name][none] = (events["now_ns"] - events["rtt_min_ns"])[none]
+    return events
+
+
 def chunks(policy: Policy, seed: int) -> Iterator[Chunk]:
-    stream = Stream(policy.family, seed)
-    for _ in range(STREAMS):
-        chunk = short(stream.chunk(extreme=False))
+    for number in range(STREAMS):
+        # Most of a window policy's events are acknowledgments, or its window would stay small.
+        chunk = short(one_life(policy, seed + number))
         presets = chunk.presets.copy()
         if "granted_bytes" in (presets.dtype.names or ()):
             presets["granted_bytes"] = 0
-        yield replace(chunk, presets=presets)
+        yield replace(chunk, events=with_deliveries(chunk.events), presets=presets)
 
 
 def across(
@@ -144,6 +155,9 @@ def across(
     middle = len(column) // 2
     before = edge - 1 - max(int(chunk.events[name].max()) for name in present)
     over = edge - int(column[middle])
+    # Events must lie alike between whole milliseconds, or between whole segments.
+    even = EVEN_NS if clocks else EVEN_SEGMENTS * int(chunk.events["segment_bytes"][0])
+    before = over - -(-(over - before) // even) * even
     if before < -int(column[0]) + (BEGIN_NS if clocks else 0):
         return ""
     names = TIMES_OUT if clocks else COUNTS_OUT
@@ -166,18 +180,27 @@ def clock_edges() -> Iterator[tuple[str, int]]:
 
 
 def beyond_a_value(policy: Policy, library: Library, chunk: Chunk, name: str, edge: int) -> str:
-    """Compares the answers after one event with a value just below an edge and just above it."""
-    hooks, events = chunk.hooks, chunk.events
-    count = min(len(hooks), BEFORE + 1 + AFTER)
-    part = replace(chunk, hooks=hooks[:count], events=events[:count], presets=chunk.presets[:count])
-    played = []
-    for value in (edge - 1, edge + 1):
-        changed = part.events.copy()
-        changed[name][min(BEFORE, count - 1)] = value
-        played.append(play(policy, library, replace(part, events=changed), 0))
-    if played[1].complaint and not played[0].complaint:
-        return played[1].complaint
-    return first_difference(played[0].results, played[1].results, {})[1]
+    """Compares the answers to events with a value just below an edge, and just above it."""
+    for hook in sorted(set(chunk.hooks[BEFORE:]) - {0}):
+        at = chunk.hooks.index(hook, BEFORE)
+        count = at + 1 + AFTER
+        part = replace(
+            chunk,
+            hooks=chunk.hooks[:count],
+            events=chunk.events[:count],
+            presets=chunk.presets[:count],
+        )
+        played = []
+        for value in (edge - 1, edge + 1):
+            changed = part.events.copy()
+            changed[name][at : at + RUN] = value  # several, as a policy may skip some
+            played.append(play(policy, library, replace(part, events=changed), 0))
+        if played[1].complaint and not played[0].complaint:
+            return played[1].complaint
+        text = first_difference(played[0].results, played[1].results, {})[1]
+        if text:
+            return text
+    return ""
 
 
 def keeps_to_64_bits(policy: Policy, library: Library, seed: int) -> Outcomes:
