@@ -165,7 +165,27 @@ def test_policy_check__a_failure_says_what_to_look_at(tmp_path: Path) -> None:
     done = quick(str(wrong), "--seed", "9")
     assert done.exit_code == 1
     assert "or less stops the flow" in done.output
-    assert "clamp to 2 * segment_bytes (seed 9)" in done.output
+    assert "clamp to 1 * segment_bytes or more (seed 9)" in done.output
+    assert "measured with one path without a network, RTT 100 us; after " in done.output
+
+
+def test_policy_check__a_warning_is_a_failure_if_strict(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    marks = "    if event.ecn_segments > 0:\n        cut(flow, params, event, result)\n"
+    text = EXAMPLE.read_text()
+    assert marks in text
+    wrong.write_text(text.replace(marks, ""))
+    out = tmp_path / "out.json"
+    done = quick(str(wrong), "--json", str(out))
+    assert done.exit_code == 0
+    found = {one["check"]: one for one in json.loads(out.read_text())["checks"]}
+    warned = found["answers marks or delay"]
+    assert (warned["status"], warned["property"]) == ("warning", "congestion_response")
+    assert warned["where"].startswith("10 Gb/s, RTT 50 us, buffer 4 MiB, bursts of 64 KiB, 1 flow")
+    done = quick(str(wrong), "--strict")
+    assert done.exit_code == 1
+    assert "FAILED: answers marks or delay: a policy that only losses slow down" in done.output
+    assert "  measured with 10 Gb/s, RTT 50 us" in done.output
 
 
 def test_policy_check__a_refused_file_names_the_line(tmp_path: Path) -> None:

@@ -52,8 +52,10 @@ class LossBench:
         window_segments: int = 64,
         rto_ns: int = RTO_NS,
         dead_ns: int = NEVER,
+        probes_return: bool = True,
     ) -> None:
         """From `dead_ns` after the start on, the path drops everything that is sent."""
+        self.probes_return = probes_return
         self.window_segments, self.rto_ns = window_segments, rto_ns
         self.timers = 0
         self.probes: list[int] = []  # times at which the policy asked for a probe
@@ -116,7 +118,7 @@ class LossBench:
             # As in the core, a probe that is asked for while one is under way is that one.
             due = self.probes_back_ns <= self.now_ns
             self.probes_back_ns = self.now_ns + RTT_NS if due else self.probes_back_ns
-            if due and self.now_ns < self.dead_from_ns:
+            if due and self.probes_return and self.now_ns < self.dead_from_ns:
                 heapq.heappush(self.due, (self.now_ns + RTT_NS, PROBE, self.now_ns))
         before_ns = min(before_ns, self.now_ns)
         if not in_flight:

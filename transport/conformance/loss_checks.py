@@ -8,7 +8,7 @@ from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.loss_bench import BACKSTOP, GAP_NS, RTO_NS, RTT_NS, LossBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
-from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
+from transport.conformance.scenes import MS, US, Cast, bottleneck, network_text, plan_of
 from transport.conformance.window_dumbbell import Ledger
 from transport.ground.units import time_text
 from transport.policies.dumbbell import Change
@@ -54,8 +54,9 @@ def repairs(policy: Policy, library: Library) -> Outcomes:
         f"up to {again} verdicts on one segment; {others} on segments that were not lost",
         "1, while the copy is in flight",
         "do not judge a segment that was just sent again: compare send times; the copy's is newer",
+        name="one_copy",
     )
-    tail = LossBench(policy, library, all_but(399))
+    tail = LossBench(policy, library, all_but(399), probes_return=False)
     tail.run(400)
     last = tail.segments[399]
     wait_ns = last.verdicts[0] - last.first_ns if last.verdicts else 1 << 60
@@ -103,6 +104,7 @@ def tolerates(policy: Policy, library: Library) -> Outcomes:
         f"{wrong} of 2000 segments judged lost, none was; every 7th is {promised} places late",
         "0",
         f"segments {promised} places late are not lost: widen the window, in time or in segments",
+        name="reordering",
     )
 
 
@@ -139,6 +141,7 @@ def in_a_network(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
             f"{resent} copies for {gone} lost",
             f"all of them, in {MOVED_NS // MS} ms" if "dead" in name else "all of them",
             "some segment is never judged lost: look at on_timer when no acknowledgments arrive",
+            where=network_text(plan, "path 1 down from 3 ms" if "dead" in name else ""),
         )
     yield copies(cast, ledger)
 
@@ -169,4 +172,6 @@ def copies(cast: Cast, ledger: Ledger) -> Outcome:
         f"up to {report.flows[0].copies_max} of one",
         "at most 1, as every copy was delivered",
         "a segment that was just sent again is judged lost again, which multiplies resends",
+        name="one_copy",
+        where=network_text(plan, "10 us of total loss every 5 ms"),
     )

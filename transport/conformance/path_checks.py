@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
-from transport.conformance.scenes import BYTES_PER_S, MS, Cast, bottleneck, plan_of, share
+from transport.conformance.scenes import (
+    BYTES_PER_S,
+    MS,
+    Cast,
+    bottleneck,
+    network_text,
+    plan_of,
+    share,
+    span_text,
+)
 from transport.conformance.window_dumbbell import Ledger
 from transport.ground.units import time_text
 from transport.policies.dumbbell import Change, Report
@@ -229,8 +240,10 @@ def in_a_network(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> O
         f"{number(float(during.sum(axis=1).mean()))} of 3 paths' worth, 15 ms after it died",
         ">= 0.5",
         "traffic waits for the dead path: look at what is picked after its timeout",
+        where=network_text(plan, f"path 1 down {span_text(down_ns, up_ns)}"),
     )
-    yield from _shares_in_a_network(policy, report, after)
+    for outcome in _shares_in_a_network(policy, report, after):
+        yield replace(outcome, where=network_text(plan, f"path 1 down {span_text(down_ns, up_ns)}"))
 
 
 def _shares_in_a_network(policy: Policy, report: Report, after: np.ndarray) -> Outcomes:
@@ -271,4 +284,5 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
         f"{whole} of 160 messages, the last after {time_text(report.ended_ns, 3)}",
         "160",
         "some burst was never delivered: is the answer always a usable path?",
+        where=network_text(plan),
     )

@@ -15,11 +15,14 @@ from transport.conformance import (
     credit_checks,
     gates,
     longevity,
+    loss_bench,
     loss_checks,
     loss_usual,
+    path_bench,
     path_checks,
     recorded,
     signals,
+    window_bench,
     window_checks,
     window_dumbbell,
     window_usual,
@@ -28,7 +31,8 @@ from transport.conformance import (
 from transport.conformance.equality import Bout, Trial
 from transport.conformance.portions import Portions
 from transport.conformance.result import Outcome, Outcomes, excused, verdict
-from transport.conformance.scenes import MS, Cast, cast_of
+from transport.conformance.scenes import BYTES_PER_S, MS, Cast, cast_of
+from transport.ground.units import bit_rate_text, time_text
 
 FULL_EVENTS = 1_000_000
 QUICK_EVENTS = 12_000
@@ -136,7 +140,9 @@ def _all(
         library = libraries["from a file"]
         yield signals.as_declared(policy, library)
         yield from wraps.keeps_to_64_bits(policy, library, settings.seed)
-        yield from with_failures(library, _behaviour(policy, library, cast, ledger, settings))
+        yield from with_failures(
+            policy.family.name, library, _behaviour(policy, library, cast, ledger, settings)
+        )
         yield from ledger.outcomes()
         if policy.family.name == "window" or (
             policy.family.name != "credit" and not settings.quick
@@ -197,11 +203,23 @@ def _behaviour(
         yield credit_checks.alone(policy, cast, ledger)
 
 
-def with_failures(library: Library, found: Iterator[Outcome | Outcomes]) -> Outcomes:
+# What a check without a network of its own is measured with.
+HARNESS = {
+    "window": f"one path without a network, RTT {time_text(window_bench.RTT_NS)}",
+    "path": f"paths without a network, RTT {time_text(path_bench.RTT_NS)}, "
+    f"a burst each {time_text(path_bench.GAP_NS)}",
+    "loss": f"one path without a network, RTT {time_text(loss_bench.RTT_NS)}, "
+    f"{loss_bench.RTT_NS // loss_bench.GAP_NS} segments a round trip",
+    "credit": f"one sender to a port of {bit_rate_text(BYTES_PER_S)}",
+}
+
+
+def with_failures(family: str, library: Library, found: Iterator[Outcome | Outcomes]) -> Outcomes:
     """Yields the outcomes one by one, with a note if a hook failed during the check."""
     before = library.failures
     for group in found:
         for outcome in [group] if isinstance(group, Outcome) else group:
+            outcome = replace(outcome, where=outcome.where or HARNESS[family])
             if library.failures > before:
                 yield replace(outcome, measured=f"{outcome.measured}; a hook failed meanwhile")
             else:

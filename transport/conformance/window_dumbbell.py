@@ -56,6 +56,7 @@ class Ledger:
         self.segments = 0
         self.failed = 0
         self.first = ""
+        self.where = ""  # the network of the first run that went wrong
 
     def run(self, plan: Plan) -> Report:
         report = run(plan)
@@ -63,6 +64,8 @@ class Ledger:
         self.segments += sum(flow.counters["segments_sent"] for flow in report.flows)
         self.failed += report.policies_failed
         self.first = self.first or report.violation
+        if report.violation or report.policies_failed:
+            self.where = self.where or network_text(plan, f"seed {plan.seed}")
         if report.policies_failed and not self.raised:
             self.raised = of_a_run(self.policy, plan)
         return report
@@ -74,6 +77,7 @@ class Ledger:
             self.first or f"{self.segments} segments in {self.runs} runs balance",
             "the core's bytes in flight match the packets on the wire and the window",
             "the core and the independent account disagree: report this with the seed",
+            where=self.where,
         )
         yield verdict(
             "never gives way",
@@ -82,6 +86,7 @@ class Ledger:
             "none",
             "a hook failed in a run: record it (weft policy try FILE --record) and run it "
             'interpreted under a debugger (weft docs policies "Finding a failure")',
+            where=self.where,
         )
 
 
