@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 pytest.importorskip("numba")
 
 from congestion.promises import Promises
+from congestion.registry import find
 from transport.compiler import PolicyError
+from transport.compiler.library import jit
 from transport.compiler.source import load
 from transport.conformance import Settings, check_policy, gates
-from transport.conformance.result import Outcome
+from transport.conformance.result import Outcome, excused, verdict
+from transport.conformance.signals import as_declared
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,6 +168,35 @@ def test_owed__a_stated_reason_is_shown_and_passes_under_strict(tmp_path: Path) 
     left = report.outcomes[-1]
     assert left in report.by_design
     assert (left.bound, left.reason) == ("<= 0.5", "only delay counts")
+
+
+def test_excused__a_failure_with_a_reason_passes_and_one_left_out_warns() -> None:
+    measured = "2 copies for 1 lost, up to 2 of one"
+    failure = verdict("a copy each", False, measured, "at most 1", "look", name="one_copy")
+    assert (failure.fails(strict=False), failure.status(strict=False)) == (True, "FAILED")
+    stated = Promises(intrinsic={"one_copy": "RFC 6582 resends a segment for each partial ACK"})
+    by_design = excused(stated, failure)
+    assert (by_design.status(strict=True), by_design.measured) == ("by design", measured)
+    assert excused(Promises(), failure) is failure
+    starved = replace(failure, name="newcomer_share")
+    left_out = excused(Promises(without=("newcomer_share",)), starved)
+    assert (left_out.status(strict=False), left_out.status(strict=True)) == ("warning", "FAILED")
+    unnamed = replace(failure, name="")
+    assert excused(stated, unnamed) is unnamed  # no file can excuse a mistake
+
+
+def test_signals__are_compared_with_what_the_code_reads() -> None:
+    policy = find("window", "dctcp")
+    library = jit(policy)
+    assert not as_declared(policy, library).warns
+    for declared, words in (
+        (("loss", "timeout"), "ecn_segments is read, and ecn is not declared"),
+        (("ecn", "loss", "timeout", "chance"), "chance is declared, and none of rand is read"),
+        (("ecn", "timeout"), "loss changes answers, and is not declared"),
+        (("ecn", "loss", "timeout", "credit"), "credit is no signal of this family"),
+    ):
+        other = replace(policy, promises=replace(policy.promises, signals=declared))
+        assert words in as_declared(other, library).measured
 
 
 def test_intrinsic__needs_a_known_property_and_a_reason() -> None:
