@@ -20,8 +20,8 @@ RTT_NS = 2 * DELAY_NS
 QUEUE_BYTES = 1 << 20
 MARK_BYTES = 65_536
 PAYLOAD_SHARE = 4_096 / 4_160  # payload bytes / bytes of a packet
-# The core raises smaller windows to this many segments (kWindowSegmentsMin of
-# native/core/window_control.cc).
+# The core raises smaller windows to this many segments, unless the policy allows less in
+# result.window_segments_min (native/core/window_control.cc).
 WINDOW_SEGMENTS_MIN = 1
 # The shipped policies that run in the other families beside the policy under test.
 COMPANIONS = {"window": "swift", "path": "oblivious", "loss": "rack"}

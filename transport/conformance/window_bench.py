@@ -55,6 +55,7 @@ class WindowBench:
         self.windows: list[float] = []  # the window after each event, clamped as in the core
         self.answers: list[float] = []  # the policy's answers after each event, not clamped
         self.in_flight: list[float] = []  # effective_bytes after each event
+        self.shortfall_bytes = 0.0  # by how much the least answer was below the core's minimum
         self.path = 0
         self.app_limited = 0
 
@@ -97,14 +98,17 @@ class WindowBench:
         self.result.records[0] = (int(self.window_bytes), 0.0, 0.0)
         status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
-        answer, self.pacing_bytes_per_s = self.result.records[0].item()[:2]
-        if not (math.isfinite(answer) and math.isfinite(self.pacing_bytes_per_s)):
+        answer, self.pacing_bytes_per_s, allowed = self.result.records[0].item()
+        if not math.isfinite(answer + self.pacing_bytes_per_s + allowed):
             self.failed = True  # the core would replace the policy by `fixed`
             self.side.note_unfinite(hook, answer, self.pacing_bytes_per_s)
             answer = self.pacing_bytes_per_s = 0.0
         # Clamp the window as the core does.
         self.answers.append(answer)
-        least = WINDOW_SEGMENTS_MIN * SEGMENT_BYTES
+        if not 0.0 < allowed < WINDOW_SEGMENTS_MIN:
+            allowed = WINDOW_SEGMENTS_MIN
+        self.shortfall_bytes = max(self.shortfall_bytes, allowed * SEGMENT_BYTES - answer)
+        least = allowed * SEGMENT_BYTES
         self.window_bytes = min(max(answer, least), float(WINDOW_BYTES_MAX))
         self.windows.append(self.window_bytes)
         self.in_flight.append(self.effective_bytes)
