@@ -21,7 +21,7 @@ class FabricPlan:
     threads: int
     check: bool
     limit_ns: int
-    even_paths: bool
+    ecmp: str
     trim: bool
     priority: bool
     header_queue_bytes_max: int

@@ -83,6 +83,8 @@ struct BoundFabric {
 
 using Ends = py::array_t<u32, py::array::c_style | py::array::forcecast>;
 
+constexpr const char* kEcmp[] = {"hashed", "even", "adaptive", "drill"};  // indexed by sim::Ecmp
+
 // Returns the numbers of the host and switch ports that each path passes: one row per path, and -1 after its last port.
 py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
   if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends must have columns: from host, to host, path");
@@ -161,8 +163,12 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("check", &P::check)
       .def_readwrite("limit_ns", &P::limit_ns)
       .def_property(
-          "even_paths", [](const P& self) { return self.ecmp == sim::Ecmp::even; },
-          [](P& self, bool even) { self.ecmp = even ? sim::Ecmp::even : sim::Ecmp::hashed; })
+          "ecmp", [](const P& self) { return std::string(kEcmp[static_cast<std::size_t>(self.ecmp)]); },
+          [](P& self, const std::string& name) {
+            const auto* const found = std::find(std::begin(kEcmp), std::end(kEcmp), name);
+            if (found == std::end(kEcmp)) throw py::value_error("no such ecmp: " + name);
+            self.ecmp = static_cast<sim::Ecmp>(found - std::begin(kEcmp));
+          })
       .def_readwrite("trim", &P::trim)
       .def_readwrite("priority", &P::priority)
       .def_readwrite("header_queue_bytes_max", &P::header_queue_bytes_max)

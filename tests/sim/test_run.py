@@ -164,7 +164,7 @@ def test_run__every_field_of_a_plan_is_some_key() -> None:
     }
     hosts = {PLAN_NAMES.get(name, name) for name in schema.HOSTS} - {"link_rate"}
     network = {"trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"}
-    others = {"seed", "threads", "check", "limit_ns", "even_paths", "link_bytes_per_s"}
+    others = {"seed", "threads", "check", "limit_ns", "ecmp", "link_bytes_per_s"}
     # What only dumbbells use: transport/policies/dumbbell.py.
     dumbbell = {"recording_bytes_max", "rtt_expected_ns"}
     samples = {"sample_ns", "sample_ports", "sample_streams", "trace_ns"}

@@ -326,7 +326,7 @@ class _Run:
         made.rtt_expected_ns = 2 * min((one.delay_ns for one in plan.paths), default=0)
         made.ahead, made.link_bytes_per_s = plan.ahead, plan.link_bytes_per_s
         made.ack_bytes, made.ack_delay_ns = ACK_BYTES, ACK_DELAY_NS
-        made.even_paths, made.check, made.receives_ready = True, True, False
+        made.ecmp, made.check, made.receives_ready = "even", True, False
         made.sample_ns = plan.trace_ns or plan.measure_from_ns or plan.limit_ns
         made.sample_streams = self.first[:-1].tolist()
         made.sample_ports = [self.forward + path for path in range(len(plan.paths))]

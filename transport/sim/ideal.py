@@ -21,7 +21,8 @@ these bounds, so that no way to spread them is faster:
 * where the routes are uneven, the same for a minimum cut of the links, of any hops.
 
 It is never more than the time on the best single route. A connection uses at most as many links of
-a hop as it has paths; with one path, the ideal is that of the best route.
+a hop as it has paths; with one path, the ideal is that of the best route. Where switches choose by
+their queues, it may use all.
 
 Times are those of native/sim/fabric: a packet has its headers on every link, its time is rounded
 down to a picosecond, and a link with a token bucket (a lab's) sends ahead what it has saved up. Of
@@ -42,6 +43,7 @@ from transport.sim.ways import Finder, Hop, Link, Route, Ways
 
 HEADER_BYTES = 64  # weft's header in a data packet
 PS_PER_S = 10**12
+ALL_LINKS = 1 << 30  # as many paths as a hop can have links
 
 
 def payload_bytes(hosts: Mapping[str, Any]) -> int:
@@ -50,13 +52,18 @@ def payload_bytes(hosts: Mapping[str, Any]) -> int:
 
 
 def ideal_ns(
-    network: Network, transfers: Array, hosts: Mapping[str, Any], changes: Array | None = None
+    network: Network,
+    transfers: Array,
+    hosts: Mapping[str, Any],
+    changes: Array | None = None,
+    ecmp: str = "hashed",
 ) -> Array:
     """The ideal time of each transfer.
 
     transfers: records with from, to (host numbers) and bytes. hosts: the keys of [hosts]. changes:
-    records of the type CHANGE, the events that change links. Returns int64 [transfer], whole ns,
-    rounded down like the times of a run, so that no transfer takes less; exact up to 2.5 hours.
+    records of the type CHANGE, the events that change links. ecmp: the key of [network]. Returns
+    int64 [transfer], whole ns, rounded down like the times of a run, so that no transfer takes
+    less; exact up to 2.5 hours.
     The cost is that of some array operations for each kind of pair.
     """
     if changes is not None and len(changes):
@@ -68,13 +75,14 @@ def ideal_ns(
     sizes = transfers["bytes"].astype(np.int64)
     before = np.maximum(-(-sizes // payload) - 1, 0)
     last = sizes - before * payload + headers
+    paths = ALL_LINKS if ecmp in ("adaptive", "drill") else hosts["paths"]
     spent_ps = np.zeros(len(transfers))
     for ways, mine in _by_ways(network, transfers):
         packets = (before[mine], payload + headers, last[mine])
-        if all(min(hosts["paths"], sum(n for _, n in hop)) == 1 for hop in ways.hops):
+        if all(min(paths, sum(n for _, n in hop)) == 1 for hop in ways.hops):
             spent_ps[mine] = np.min([one_route(route, *packets) for route in ways.routes], axis=0)
         else:
-            spent_ps[mine] = several_routes(ways, hosts["paths"], *packets)
+            spent_ps[mine] = several_routes(ways, paths, *packets)
     return np.asarray(spent_ps // 1000 + hosts["delay_ns"], np.int64)
 
 

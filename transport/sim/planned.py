@@ -17,7 +17,7 @@ import numpy as np
 from transport.plan import planfile
 from transport.plan.assign import PairPlan
 from transport.plan.routes import Routes, undirected
-from transport.sim.errors import BadKeyError
+from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.network import Array, Network
 from transport.sim.work import Work
 
@@ -90,6 +90,11 @@ def routes_of(network: Network, work: Work, plan: native.FabricPlan) -> Routes:
 
 def _every_way(plan: native.FabricPlan, pairs: Array) -> tuple[Array, Array]:
     """All path numbers of all pairs, as [row, 3]: sender, receiver, number; and their ports."""
+    if plan.ecmp in ("adaptive", "drill"):
+        raise ScenarioError(
+            f"network.ecmp is {plan.ecmp}: switches choose a port for each packet, so there are no "
+            "routes to plan; use hashed or even"
+        )
     numbers = np.tile(np.arange(NUMBERS), len(pairs))
     rows = np.column_stack([np.repeat(pairs, NUMBERS, axis=0), numbers]).astype(np.uint32)
     return rows, plan.routes(rows)

@@ -107,7 +107,10 @@ class Result:
     def ideal_ns(self) -> Array:
         """The ideal time of every transfer, in ns: see ideal.py."""
         own = self.scenario
-        return ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"], own.changes)
+        keys = own.keys
+        return ideal.ideal_ns(
+            own.network, own.work.transfers, keys["hosts"], own.changes, keys["network"]["ecmp"]
+        )
 
     @cached_property
     def slowdown(self) -> Array:

@@ -176,7 +176,7 @@ class Simulation:
         if len(self.scenario.changes):
             plan.set_changes(as_native(self.scenario.changes, native.PORT_CHANGE))
         keys = self.scenario.keys["network"]
-        plan.even_paths = keys["ecmp"] == "even"
+        plan.ecmp = keys["ecmp"]
         plan.trim, plan.priority = keys["trim"], keys["priority"]
         plan.header_queue_bytes_max = keys["header_queue_bytes_max"]
         plan.pause_bytes, plan.resume_bytes = keys["pause_bytes"], keys["resume_bytes"]

@@ -143,8 +143,10 @@ NETWORK: Table = {
         "text",
         "hashed",
         "hashed: by hosts, path and switch, as routers do; even: two "
-        "paths share a route only after all are in use",
-        choices=("hashed", "even"),
+        "paths share a route only after all are in use; adaptive: each switch "
+        "sends a packet through the port that is free soonest; drill: "
+        "through the best of two drawn ports and the last best one",
+        choices=("hashed", "even", "adaptive", "drill"),
     ),
     "trim": Key(
         "bool", False, "a full queue trims packets: it drops the payload and keeps the header"

@@ -101,5 +101,7 @@ def routes_of(traced: Traced, network: Network) -> Routes:
     of = {}
     rows = zip(traced.route_ends.tolist(), traced.route_ports.tolist(), strict=True)
     for (source, target, path), ports in rows:
-        of[names[source], names[target], path] = tuple(port for port in ports if port >= 0)
+        crossed = tuple(port for port in ports if port >= 0)
+        if crossed:  # no route is fixed where switches choose by their queues
+            of[names[source], names[target], path] = crossed
     return Routes(links, of, fabric=fabric_of(network))

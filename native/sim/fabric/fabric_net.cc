@@ -19,7 +19,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   hosts_ = plan.hosts;
   groups_ = plan.groups;
   seed_ = mixed(plan.seed, 0x45434D50);
-  even_ = plan.ecmp == Ecmp::even;
+  ecmp_ = plan.ecmp;
   group_of_ = plan.group_of;
   route_ = plan.route;
   set_begin_ = plan.set_begin;
@@ -94,7 +94,7 @@ u8 FabricNet::chosen(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
 }
 
 u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
-  if (even_) return path;
+  if (ecmp_ == Ecmp::even) return path;
   return static_cast<u32>(mixed(seed_ + path, u64{from} << 32 | to) >> 32);
 }
 
@@ -108,27 +108,33 @@ std::size_t FabricNet::ports_of(u32 from, u32 to, u8 path, u32* out) const noexc
     out[count++] = port;
     const u32 node = ports[port].to();
     if (node == to) return count;
+    if (by_queues(ecmp_) && ways(node, to).count > 1) return 0;
     port = route(node, &packet);
   }
   return 0;
 }
 
-u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
-  for (u32 i = attached_begin_[packet->to]; i < attached_begin_[packet->to + 1u]; ++i) {
-    if (attached_[i].node == node) return attached_[i].port;
+FabricNet::Ways FabricNet::ways(u32 node, u32 to) const noexcept {
+  for (u32 i = attached_begin_[to]; i < attached_begin_[to + 1u]; ++i) {
+    if (attached_[i].node == node) return {core::kNone, &attached_[i].port, 1};
   }
-  const i32 set = route_[std::size_t{node - hosts_} * groups_ + group_of_[packet->to]];
-  if (set < 0) return core::kNone;
+  const i32 set = route_[std::size_t{node - hosts_} * groups_ + group_of_[to]];
+  if (set < 0) return {};
   const u32 begin = set_begin_[static_cast<u32>(set)];
-  const u32 count = set_begin_[static_cast<u32>(set) + 1u] - begin;
-  if (count == 1) return set_ports_[begin];
-  if (even_) {  // ECMP `even`: `hash` is the path's number, and each switch uses its next digit
-    const u32 way = packet->hash % count;
-    packet->hash /= count;
-    return set_ports_[begin + way];
+  return {static_cast<u32>(set), &set_ports_[begin], set_begin_[static_cast<u32>(set) + 1u] - begin};
+}
+
+u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
+  const Ways found = ways(node, packet->to);
+  if (found.count == 0) return core::kNone;
+  if (found.count == 1) return found.ports[0];
+  if (ecmp_ == Ecmp::even) {  // `hash` is the path's number, and each switch uses its next digit
+    const u32 way = packet->hash % found.count;
+    packet->hash /= found.count;
+    return found.ports[way];
   }
   const u64 draw = mixed(seed_ ^ u64{node} << 32, packet->hash) >> 32;
-  return set_ports_[begin + static_cast<u32>(draw * count >> 32)];
+  return found.ports[static_cast<u32>(draw * found.count >> 32)];
 }
 
 }  // namespace weft::sim

@@ -13,6 +13,14 @@ class FabricNet {
 
   // The port of switch `node` that leads to the packet's destination; kNone: there is no route.
   u32 route(u32 node, FabricPacket* packet) const noexcept;
+  // The ports of switch `node` that lead to a host; their set is kNone if the host is attached to the switch.
+  struct Ways {
+    u32 set = core::kNone;
+    const u32* ports = nullptr;
+    u32 count = 0;
+  };
+  Ways ways(u32 node, u32 to) const noexcept;
+  Ecmp ecmp() const noexcept { return ecmp_; }
   // The path whose links packets of `path` take at time at_ps: `path` itself, unless the plan has a PathChoice for it.
   u8 taken(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
     return choices_.empty() ? path : chosen(from, to, path, at_ps);
@@ -24,7 +32,7 @@ class FabricNet {
   // The value that switches hash to select a port, for packets that take the links of a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
   // Writes to `out`, in order, the ports that packets of a path pass at the beginning of the run, and returns their
-  // number; 0 if there is no route of at most kHopsMax ports.
+  // number; 0 if there is no route of at most kHopsMax ports, or if switches select ports by their queues.
   static constexpr std::size_t kHopsMax = 8;
   std::size_t ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept;
 
@@ -38,7 +46,7 @@ class FabricNet {
 
   u32 hosts_ = 0, groups_ = 0;
   u64 seed_ = 0;
-  bool even_ = false;
+  Ecmp ecmp_ = Ecmp::hashed;
   std::vector<u32> group_of_;
   std::vector<i32> route_;
   std::vector<u32> set_begin_, set_ports_;

@@ -82,7 +82,13 @@ enum class Ecmp : u8 {
   // By path number: path p takes route p. Each switch selects a port by one digit of p, so two paths share a route only
   // if there are more paths than routes.
   even,
+  // The switch selects the port of a packet when it arrives, among those whose links are up: the one that sends
+  // everything it holds soonest.
+  adaptive,
+  // Likewise, among two ports drawn at random and the best of the last draw (DRILL(2, 1), SIGCOMM 2017, section 3.2).
+  drill,
 };
+inline bool by_queues(Ecmp ecmp) noexcept { return ecmp == Ecmp::adaptive || ecmp == Ecmp::drill; }
 
 struct FabricPlan {
   u64 seed = 1;

@@ -55,6 +55,7 @@ class alignas(64) FabricPort {
   // When the port will have sent everything if nothing more arrives; kNever if it is paused.
   i64 idle_ps() const noexcept { return paused_ ? core::kNever : free_ps_ + takes_ps(low_bytes_ + high_bytes_); }
 
+  bool up() const noexcept { return up_; }
   template <class Sink>
   void apply(i64 now_ps, const PortChange& change, Sink* sink);
   template <class Sink>

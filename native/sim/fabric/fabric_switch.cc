@@ -19,7 +19,9 @@ void handle_special(FabricShared* shared, const FabricDue& due) {
   }
 }
 
-FabricSwitch::FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net) : node_(node) {
+FabricSwitch::FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net)
+    : node_(node), random_(plan.seed ^ u64{node} * 0x9E3779B97F4A7C15u) {
+  if (plan.ecmp == Ecmp::drill) last_best_.assign(plan.set_begin.size(), 0);
   if (plan.pause_bytes == 0) return;
   for (u32 port = 0; port < plan.ports.size(); ++port) {
     if (plan.ports[port].to == node && net.opposite[port] != core::kNone) ingress_.push_back({port, 0, false});
@@ -33,6 +35,37 @@ FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
   return nullptr;
 }
 
+// The port for a packet where switches select ports by their queues. Ports whose links are down come last. What a port
+// holds is known without advancing it: until then nothing else arrives there.
+u32 FabricSwitch::shortest(const FabricNet& net, u32 to, i64 now_ps) {
+  const FabricNet::Ways ways = net.ways(node_, to);
+  if (ways.count <= 1) return ways.count == 0 ? core::kNone : ways.ports[0];
+  const auto draw = [&] { return static_cast<u32>(random_.next() % ways.count); };
+  const auto wait_ps = [&](u32 way) {
+    const FabricPort& port = net.ports[ways.ports[way]];
+    return port.up() ? std::max(port.idle_ps(), now_ps) : core::kNever;
+  };
+  u32 best = draw();
+  i64 best_ps = wait_ps(best);
+  const auto consider = [&](u32 way) {
+    const i64 at_ps = wait_ps(way);
+    if (at_ps >= best_ps) return;
+    best = way;
+    best_ps = at_ps;
+  };
+  if (net.ecmp() == Ecmp::drill) {
+    consider(draw());
+    consider(last_best_[ways.set]);
+    last_best_[ways.set] = best;
+  } else {
+    for (u32 i = 1, way = best; i < ways.count; ++i) {
+      way = way + 1 == ways.count ? 0 : way + 1;
+      consider(way);
+    }
+  }
+  return ways.ports[best];
+}
+
 void FabricSwitch::touch(FabricNet& net, u32 port) {
   if (net.ports[port].touched()) return;
   net.ports[port].set_touched(true);
@@ -41,7 +74,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
-  const bool pfc = !ingress_.empty();
+  const bool pfc = !ingress_.empty(), late = by_queues(net.ecmp());
   // Ports with a due wake-up have queued packets, so these ports are marked at the start of the time window, to be
   // advanced at its end.
   ways_.resize(count);
@@ -51,6 +84,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     const FabricDue& due = dues[i];
     if (i + kAhead < count) __builtin_prefetch(dues[i + kAhead].packet);
     if (due.is_packet()) {
+      if (late) continue;
       ways_[i] = net.route(node_, due.packet);
       if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch(due.packet->data);
     } else if (due.packet == nullptr && due.port < FabricDue::kPause) {
@@ -74,7 +108,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
       continue;
     }
     FabricPacket* packet = due.packet;
-    const u32 port = ways_[i];
+    const u32 port = late ? shortest(net, packet->to, due.at_ps) : ways_[i];
     if (port == core::kNone) {
       shared->sink->lose(packet);
       continue;

@@ -25,12 +25,15 @@ class FabricSwitch {
     i64 said_ps = 0;  // arrival time of the last PFC frame sent to that port
   };
   void touch(FabricNet& net, u32 port);
+  u32 shortest(const FabricNet& net, u32 to, i64 now_ps);
   void prefetch_queues(const FabricNet& net);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);
   void say(FabricShared* shared, Ingress& ingress, bool pause, i64 now_ps);
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
+  core::Random random_;
+  std::vector<u32> last_best_;              // DRILL: by set of ports, index of the best port of the last draw
   std::vector<u32> ways_;                   // for each event of the time window: port through which its packet leaves
   std::vector<u32> touched_;                // ports to bring up to date at the end of the time window
   std::vector<const FabricPacket*> heads_;  // used by prefetch_queues()
