@@ -25,6 +25,7 @@ from transport.sim import (
     collectives,
     events,
     faults,
+    flows,
     goal,
     graph,
     mixed,
@@ -220,7 +221,9 @@ class Scenario:
         }
 
     def _files(self) -> set[str]:
-        found = {one["file"] for one in self.keys["workload"] if one["pattern"] == "goal"}
+        found = {
+            one["file"] for one in self.keys["workload"] if one["pattern"] in ("flows", "goal")
+        }
         for one in self.keys["workload"]:
             if one["pattern"] == "trace" and one["file"] is not None:
                 found |= replayed.files(self.folder, one["file"])
@@ -409,6 +412,10 @@ def _job(
             text = f"the schedule has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
             raise work.BadWorkError("file", f"{text}: use more hosts")
         return job
+    if pattern == "flows":
+        if own["file"] is None:
+            raise work.BadWorkError("file", 'missing: name a list of flows, as file = "flows.csv"')
+        return flows.load(folder / own["file"], len(hosts))
     if pattern == "steps":
         return steps.job(len(hosts), own, chance, found)
     if pattern == "trace":

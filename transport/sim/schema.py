@@ -28,7 +28,7 @@ TOPOLOGIES = ("fat_tree", "rail", "multi_plane", "dumbbell", "lab", "file")
 PATTERNS = (
     *("permutation", "incast", "outcast", "all_to_all", "all_reduce_ring", "all_reduce_tree"),
     *("all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat", "all_gather"),
-    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "goal", "steps", "trace"),
+    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "flows", "goal", "steps", "trace"),
 )
 
 FAULT_KINDS = (
@@ -312,6 +312,14 @@ WORKLOAD: dict[str, Table] = {
         ),
         "load": Key("number", 0.5, "offered load as a share of each host's rate", 0.000_1, 2),
         "duration_ns": _ns(10_000_000, "time during which messages arrive", 1),
+    },
+    "flows": {
+        "file": Key(
+            "text",
+            None,
+            "a list of flows, relative to this file: .csv with the columns from, to, bytes, "
+            "start_ns, stream, or a .cm of htsim",
+        ),
     },
     "goal": {
         "file": Key("text", None, "a schedule in GOAL's text form, relative to this file"),
