@@ -146,7 +146,7 @@ def test_work__arrivals_carry_the_load_they_promise() -> None:
 def test_work__distributions() -> None:
     for name in sizes.NAMED:
         points = sizes.points_of(name)
-        drawn = sizes.draw(points, 200_000, work.generator(1, 1))
+        drawn = sizes.draw(points, 2_000_000, work.generator(1, 1))
         assert drawn.mean() == pytest.approx(sizes.mean_bytes(points), rel=0.05)
         middle = np.interp(0.5, points[:, 1], points[:, 0])
         assert np.median(drawn) == pytest.approx(middle, rel=0.05)

@@ -308,7 +308,8 @@ WORKLOAD: dict[str, Table] = {
         "sizes": Key(
             "sizes",
             "websearch",
-            "websearch, hadoop, or a list of [bytes, cumulative share], interpolated linearly",
+            "websearch, hadoop, alistorage, google_rpc, or a list of [bytes, cumulative share], "
+            "interpolated linearly",
         ),
         "load": Key("number", 0.5, "offered load as a share of each host's rate", 0.000_1, 2),
         "duration_ns": _ns(10_000_000, "time during which messages arrive", 1),
