@@ -26,8 +26,8 @@ from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.cli.replay import sparkline
 from transport.compiler.interpret import Interpreted
-from transport.policies.recording import MAGIC
-from transport.policies.replay import Track
+from transport.policies.recording import MAGIC, RecordingError, parse, read
+from transport.policies.replay import Replay, Track
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 SEGMENT = 9_000
@@ -322,3 +322,40 @@ def test_replay__matplotlib_is_missed_before_anything_runs(
     status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
     assert status == 1
     assert text.endswith("needs the package matplotlib: pip install 'weft[plots]'\n")
+
+
+def shorter(image: bytes, event_bytes: int, result_bytes: int) -> bytes:
+    """A recording as a version without the last fields of events and results wrote it."""
+    whole = find("window", "fixed").family
+    made, at = MAGIC, len(MAGIC)
+    while at < len(image):
+        size, kind = struct.unpack_from("<IB", image, at)
+        head, body = image[at + 4 : at + 16], image[at + 16 : at + size]
+        if kind == 1:
+            body = struct.pack("<II", event_bytes, result_bytes) + body[8:]
+        else:
+            cut = whole.event.size_bytes
+            body = body[:event_bytes] + body[cut : cut + result_bytes]
+        made += struct.pack("<I", 16 + len(body)) + head + body
+        at += size
+    return made
+
+
+def test_replay__a_recording_from_before_a_field_was_added(recording: Path) -> None:
+    image = recording.read_bytes()
+    whole, old = read(recording), parse(shorter(image, 168, 16))
+    assert (old.damage, old.cut, len(old.steps)) == ("", False, len(whole.steps))
+    for before, after in zip(old.steps, whole.steps, strict=True):
+        assert before.event["now_ns"] == after.event["now_ns"]
+        assert before.result["window_bytes"] == after.result["window_bytes"]
+        assert (before.event["message_bytes"], before.result["window_segments_min"]) == (0, 0)
+    runner = Interpreted(find("window", "fixed"))
+    assert Replay(find("window", "fixed"), runner).run(old.of("window")) is not None
+
+
+@pytest.mark.parametrize("sizes", [(0, 16), (170, 16), (168, 0), (1 << 20, 16), (168, 20)])
+def test_replay__records_of_another_shape_are_refused(
+    recording: Path, sizes: tuple[int, int]
+) -> None:
+    with pytest.raises(RecordingError, match="another version"):
+        parse(shorter(recording.read_bytes(), *sizes))
