@@ -240,6 +240,10 @@ void Mover::run(std::uint32_t generation) noexcept {
       ::sched_yield();
     }
   }
+  // A thread that was relieved while it had no core may have taken wake-ups after the next one had looked at all ports.
+  if (!stopping_.load()) {
+    for (const auto& port : active) kick(port.get());
+  }
   running_.fetch_sub(1);
   engine::futex_wake_all(&running_);
 }
