@@ -10,13 +10,14 @@ The preset `paper` is the paper's Algorithm 1: the delay of each acknowledgment,
 thousandth of a segment, growth by one segment in a round trip, a cut by any loss. Where the paper
 gives no number, it has those of the simulator htsim. Its departures:
 
-- The target has no part for each hop (section 3.5), because delay means RTT less the path's own
-  minimum RTT. So paths of unequal length share one target, which is a queueing delay.
+- The target has no part for each hop (section 3.5), because no event tells the number of hops:
+  `target_rtt_ns` is the target of the whole RTT, on all paths.
 - A flow starts with one segment, because the paper does not say with what.
 
 The defaults, also called `host`, are for hosts whose RTT carries scheduling noise, and depart
 further:
 
+- Delay means RTT less the path's own minimum RTT, so that paths of unequal length share one target.
 - The delay compared with a target is the minimum of the last round trip, because a standing queue
   shows in every sample and a late wake-up only in few. If a flow has several paths, one without a
   queue keeps the window open; moving traffic to that path is the task of the path policy.

@@ -100,7 +100,7 @@ class EventQueue {
   void grow() noexcept {
     try {
       events_.reserve(std::max(2 * events_.capacity(), kEventsMin));
-    } catch (const std::bad_alloc&) {  // the half that is free must do; the next push() tries again
+    } catch (const std::bad_alloc&) {  // the queue uses its free half; the next push() tries again
     }
   }
 

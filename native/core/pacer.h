@@ -14,9 +14,11 @@ class Pacer {
   static constexpr i64 kBurstNs = 50'000;
 
   void set_rate(double bytes_per_s) noexcept { bytes_per_s_ = bytes_per_s; }
-  // Sets the rate also for the gap after the last burst, which may then end earlier or later.
-  void change_rate(double bytes_per_s) noexcept {
+  // Sets the rate also for the gap after the last burst, which may then end earlier or later. The gap is as long as
+  // `bytes_max` bytes take at most: a burst of a larger window must not delay the single segments of a small one.
+  void change_rate(double bytes_per_s, i64 bytes_max) noexcept {
     bytes_per_s_ = bytes_per_s;
+    burst_bytes_ = std::min(burst_bytes_, bytes_max);
     next_ns_ = from_ns_ + (bytes_per_s_ <= 0 ? 0 : gap_ns());
   }
   bool may_send(i64 now_ns) const noexcept { return bytes_per_s_ <= 0 || next_ns_ <= now_ns; }

@@ -67,7 +67,7 @@ bool WindowControl::apply(const policy::WindowResult& result, const WindowFacts&
   window_bytes_ = static_cast<i64>(window);
   double rate = std::max(result.pacing_bytes_per_s, 0.0);
   // The last sample, not the smoothed RTT: with a segment in many round trips, that would be of long ago (Swift,
-  // SIGCOMM 2020, Algorithm 1). If all segments so far were lost, there is no sample, and the least timeout must do.
+  // SIGCOMM 2020, Algorithm 1). If all segments so far were lost, there is no sample, and the least timeout is used.
   if (facts.rtt_ns > 0) rtt_ns_ = facts.rtt_ns;
   const bool partial = window < segment;
   if (partial) {
@@ -79,7 +79,7 @@ bool WindowControl::apply(const policy::WindowResult& result, const WindowFacts&
   }
   if (rate > 0) rate = std::max(rate, segment * 1e9 / static_cast<double>(kSegmentNsMax));
   if (partial || partial_) {
-    pacer_.change_rate(rate);  // a window that grows again must not wait for the end of a long gap
+    pacer_.change_rate(rate, segment_bytes_);  // a window that grows again must not wait for the end of a long gap
   } else {
     pacer_.set_rate(rate);
   }

@@ -63,3 +63,15 @@ def test_partial_window__a_quarter_sends_a_segment_in_four_round_trips(file: Pat
 
 def test_partial_window__the_pacer_sends_ten_segments_a_second_at_least(file: Path) -> None:
     assert 9 <= segments(f"{file}:small", 1_000_000_000) <= 12
+
+
+def test_partial_window__a_least_window_that_is_no_number_ends_the_policy(file: Path) -> None:
+    wrong = file.with_name("wrong.py")
+    wrong.write_text(
+        SOURCE.replace("= params.least", "= math.inf * params.least").replace(
+            "from congestion", "import math\n\nfrom congestion"
+        )
+    )
+    outcome = run({"window": f"{wrong}:partial"}, Network(), Traffic(flows=1))
+    assert outcome.report.policies_failed == 1
+    assert outcome.report.flows[0].delivered_bytes > 0

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 namespace weft::engine {
 namespace {
@@ -149,14 +150,16 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
   return false;
 }
 
-// The parameters of the policy's preset of this name; null: there is none. `known` is set to the names of all presets.
-std::string_view preset_of(const policy::Descriptor& descriptor, std::string_view name, std::string* known) {
-  std::string_view rest = policy::presets_of(descriptor), found;
+// The parameters of the policy's preset of this name, if there is one. The names of all presets are added to `known`.
+std::optional<std::string_view> preset_of(const policy::Descriptor& descriptor, std::string_view name,
+                                          std::string* known) {
+  std::string_view rest = policy::presets_of(descriptor);
+  std::optional<std::string_view> found;
   while (!rest.empty()) {
     std::string_view line = take(&rest, '\n');
     const std::string_view called = take(&line, ' ');
     *known += (known->empty() ? "" : ", ") + std::string(called);
-    if (called == name) found = line.data() == nullptr ? std::string_view("") : line;
+    if (called == name) found = line;
   }
   return found;
 }
@@ -173,15 +176,15 @@ bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std
 bool set_preset(const policy::Descriptor& descriptor, std::string_view name, std::vector<std::int64_t>* words,
                 std::string* error) {
   std::string known;
-  const std::string_view params = preset_of(descriptor, name, &known);
-  if (params.data() == nullptr) {
-    const bool set = set_field(descriptor, name, words, error);  // a name without a value: an error
+  const std::optional<std::string_view> params = preset_of(descriptor, name, &known);
+  if (!params) {
+    static_cast<void>(set_field(descriptor, name, words, error));  // says what parameters there are: this has no value
     if (!known.empty()) *error += "; presets: " + known;
-    return set;
+    return false;
   }
   if (descriptor.params_default != nullptr)
     std::memcpy(words->data(), descriptor.params_default, descriptor.params_bytes);
-  return set_fields(descriptor, params, words, error);
+  return set_fields(descriptor, *params, words, error);
 }
 
 // The directory of this library, without symbolic links; empty: unknown.

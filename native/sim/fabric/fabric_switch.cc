@@ -35,9 +35,9 @@ FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
   return nullptr;
 }
 
-// The port for a packet where switches select ports by their queues. Ports whose links are down come last. What a port
-// holds is known without advancing it: until then nothing else arrives there.
-u32 FabricSwitch::shortest(const FabricNet& net, u32 to, i64 now_ps) {
+// The port for a packet where switches select ports by their queues. Ports whose links are down come last. The ports
+// need not be advanced for this: when a port will have sent all it holds depends only on what has arrived there.
+u32 FabricSwitch::port_by_queues(const FabricNet& net, u32 to, i64 now_ps) {
   const FabricNet::Ways ways = net.ways(node_, to);
   if (ways.count <= 1) return ways.count == 0 ? core::kNone : ways.ports[0];
   const auto draw = [&] { return static_cast<u32>(random_.next() % ways.count); };
@@ -74,7 +74,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
-  const bool pfc = !ingress_.empty(), late = by_queues(net.ecmp());
+  const bool pfc = !ingress_.empty(), at_arrival = by_queues(net.ecmp());
   // Ports with a due wake-up have queued packets, so these ports are marked at the start of the time window, to be
   // advanced at its end.
   ways_.resize(count);
@@ -84,7 +84,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     const FabricDue& due = dues[i];
     if (i + kAhead < count) __builtin_prefetch(dues[i + kAhead].packet);
     if (due.is_packet()) {
-      if (late) continue;
+      if (at_arrival) continue;  // its port is selected below, at the time of its arrival
       ways_[i] = net.route(node_, due.packet);
       if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch(due.packet->data);
     } else if (due.packet == nullptr && due.port < FabricDue::kPause) {
@@ -108,7 +108,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
       continue;
     }
     FabricPacket* packet = due.packet;
-    const u32 port = late ? shortest(net, packet->to, due.at_ps) : ways_[i];
+    const u32 port = at_arrival ? port_by_queues(net, packet->to, due.at_ps) : ways_[i];
     if (port == core::kNone) {
       shared->sink->lose(packet);
       continue;

@@ -25,7 +25,7 @@ class FabricSwitch {
     i64 said_ps = 0;  // arrival time of the last PFC frame sent to that port
   };
   void touch(FabricNet& net, u32 port);
-  u32 shortest(const FabricNet& net, u32 to, i64 now_ps);
+  u32 port_by_queues(const FabricNet& net, u32 to, i64 now_ps);
   void prefetch_queues(const FabricNet& net);
   void count(FabricShared* shared, const FabricPacket& packet, i64 now_ps);
   void say(FabricShared* shared, Ingress& ingress, bool pause, i64 now_ps);

@@ -93,10 +93,13 @@ TEST(pacer__a_changed_rate_changes_the_gap_that_has_begun) {
   const i64 from_ns = kStart - Pacer::kBurstNs;
   pacer.set_rate(2 * kRate);
   CHECK_EQUAL(pacer.next_ns(), from_ns + 100'000);
-  pacer.change_rate(2 * kRate);
+  constexpr i64 kAll = 1 << 20;
+  pacer.change_rate(2 * kRate, kAll);
   CHECK_EQUAL(pacer.next_ns(), from_ns + 50'000);
-  pacer.change_rate(kRate / 4);
+  pacer.change_rate(kRate / 4, kAll);
   CHECK_EQUAL(pacer.next_ns(), from_ns + 400'000);
-  pacer.change_rate(0);
+  pacer.change_rate(kRate / 4, 1'000);  // the window allows single segments of 1,000 bytes now
+  CHECK_EQUAL(pacer.next_ns(), from_ns + 4'000);
+  pacer.change_rate(0, kAll);
   CHECK(pacer.may_send(from_ns));
 }
