@@ -182,7 +182,9 @@ void Crew::on_help(std::uint64_t bytes, std::uint64_t helped_bytes) noexcept {
   left_out_.store((std::uint32_t{1} << vain) - 1, std::memory_order_relaxed);
 }
 
-PeerMemory::Copied Crew::copy(const PeerMemory& peer, void* to, std::uint64_t address, std::uint64_t bytes) noexcept {
+PeerMemory::Copied Crew::copy(const PeerMemory& peer, void* to, std::uint64_t address, std::uint64_t bytes,
+                              std::uint64_t* helped_bytes) noexcept {
+  *helped_bytes = 0;
   const std::size_t helpers = std::min<std::size_t>(helpers_.size(), bytes / kHelpedBytes);
   if (helpers == 0 || stopping_.load(std::memory_order_relaxed) || !is_worth_asking())
     return peer.copy(to, address, bytes);
@@ -207,7 +209,8 @@ PeerMemory::Copied Crew::copy(const PeerMemory& peer, void* to, std::uint64_t ad
     job.busy.fetch_sub(1, std::memory_order_relaxed);
   }
   await_helpers(&job);
-  on_help(bytes, job.helped.load(std::memory_order_relaxed));
+  *helped_bytes = job.helped.load(std::memory_order_relaxed);
+  on_help(bytes, *helped_bytes);
   errno = job.error.load();
   return job.outcome.load();
 }

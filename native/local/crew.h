@@ -29,9 +29,10 @@ class Crew : public std::enable_shared_from_this<Crew> {
   // Ends the threads. One that a peer holds up is left behind, with this object.
   void stop() noexcept;
 
-  // Copies as PeerMemory::copy() does, with those helpers that are idle. No thread writes to `to` after it has
-  // returned. Any thread may call it; several may at once.
-  PeerMemory::Copied copy(const PeerMemory& peer, void* to, std::uint64_t address, std::uint64_t bytes) noexcept;
+  // Copies as PeerMemory::copy() does, with those helpers that are idle, which copy `helped_bytes` of it. No thread
+  // writes to `to` after it has returned. Any thread may call it; several may at once.
+  PeerMemory::Copied copy(const PeerMemory& peer, void* to, std::uint64_t address, std::uint64_t bytes,
+                          std::uint64_t* helped_bytes) noexcept;
 
  private:
   struct Job;

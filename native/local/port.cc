@@ -498,8 +498,13 @@ std::uint64_t Port::copy_piece(std::uint64_t bytes_max, Problem* problem) noexce
   const Piece piece = next_piece(receiving_, std::min(bytes_max, kCopyBytes));
   if (piece.bytes == 0) return 0;
   const std::uint64_t address = receiving_.address + receiving_.done;
-  const PeerMemory::Copied copied = crew_->copy(peer_, piece.at, address, piece.bytes);
+  const bool with_help = help_.wants_help(receiving_.bytes);
+  std::uint64_t helped_bytes = 0;
+  const std::int64_t begin_ns = engine::now_ns();
+  const PeerMemory::Copied copied = with_help ? crew_->copy(peer_, piece.at, address, piece.bytes, &helped_bytes)
+                                              : peer_.copy(piece.at, address, piece.bytes);
   const int why = errno;
+  help_.on_copied(receiving_.bytes, with_help, piece.bytes, helped_bytes, engine::now_ns() - begin_ns);
   if (ended_.load(std::memory_order_seq_cst)) return 0;
   const bool last = receiving_.done + piece.bytes == receiving_.bytes;
   // The sender may have taken the message back while it was copied: only its count says that the bytes are right.

@@ -13,6 +13,7 @@
 #include "native/engine/message_port.h"
 #include "native/engine/request_slots.h"
 #include "native/local/crew.h"
+#include "native/local/help_trials.h"
 #include "native/local/lane.h"
 #include "native/local/lending.h"
 #include "native/local/loans.h"
@@ -196,6 +197,7 @@ class Port final : public engine::MessagePort,
   LaneWriter out_;
   LaneReader in_;
   LendingTrials trials_;
+  HelpTrials help_;
   LendingRates rates_;
   Moving sending_, receiving_;
   bool gave_back_ = false;

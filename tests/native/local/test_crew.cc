@@ -47,12 +47,19 @@ struct Started {
   ~Started() { crew->stop(); }
 };
 
+Copied copied(Crew* crew, const PeerMemory& memory, Bytes* to, const void* from, std::size_t bytes) {
+  std::uint64_t helped_bytes = 1;
+  const Copied outcome = crew->copy(memory, to->data(), address_of(from), bytes, &helped_bytes);
+  CHECK(helped_bytes <= bytes);
+  return outcome;
+}
+
 void copy_all(Crew* crew, const PeerMemory& memory, std::uint32_t seed, std::atomic<int>* wrong) {
   for (int round = 0; round < 2; ++round) {
     for (const std::size_t size : kSizes) {
       const Bytes from = pattern(size, seed + static_cast<std::uint32_t>(round));
       Bytes to(size + 1, 0xEE);
-      if (crew->copy(memory, to.data(), address_of(from.data()), size) != Copied::whole) ++*wrong;
+      if (copied(crew, memory, &to, from.data(), size) != Copied::whole) ++*wrong;
       if (!std::equal(from.begin(), from.end(), to.begin()) || to.back() != 0xEE) ++*wrong;
     }
   }
@@ -93,7 +100,7 @@ TEST(crew__a_copy_with_a_hole_fails_and_nothing_writes_after_it) {
     CHECK_EQUAL(::mprotect(from + at, kHole, PROT_NONE), 0);
     Bytes to(kBytes, 0xEE);
     errno = 0;
-    CHECK(started.crew->copy(self.memory, to.data(), address_of(from), kBytes) == Copied::unreadable);
+    CHECK(copied(started.crew.get(), self.memory, &to, from, kBytes) == Copied::unreadable);
     CHECK_EQUAL(errno, EFAULT);
     const Bytes kept = to;
     ::usleep(1'000);
@@ -111,8 +118,8 @@ TEST(crew__each_piece_proves_whose_memory_it_is) {
   const Started started(3);
   const Bytes from = pattern(3'000'000, 1);
   Bytes to(from.size());
-  CHECK(started.crew->copy(other, to.data(), address_of(from.data()), from.size()) == Copied::gone);
-  CHECK(started.crew->copy(self.memory, to.data(), address_of(from.data()), from.size()) == Copied::whole);
+  CHECK(copied(started.crew.get(), other, &to, from.data(), from.size()) == Copied::gone);
+  CHECK(copied(started.crew.get(), self.memory, &to, from.data(), from.size()) == Copied::whole);
   CHECK(to == from);
 }
 
