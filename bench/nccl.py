@@ -37,6 +37,7 @@ from transport.ground import toml
 from transport.ground.collectives import bus_factor
 
 RUN_S_MAX = 240.0
+TURNS = "ranks took turns on a GPU: times say little (remedy: nvidia-cuda-mps-control -d)"
 SETUP_BYTES = 64 << 20  # more than ranks exchange to find each other
 OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter")
 SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
@@ -139,6 +140,18 @@ def driver() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.split("\n", 1)[0].strip()
+
+
+def mps_runs() -> bool:
+    """Whether NVIDIA's Multi-Process Service runs: with it, processes share a GPU without turns."""
+    words = ["nvidia-cuda-mps-control"]
+    try:
+        asked = subprocess.run(
+            words, input="get_server_list\n", capture_output=True, text=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return asked.returncode == 0
 
 
 def check_host(gpus: int) -> None:
@@ -402,7 +415,8 @@ def chosen(
     "--ranks",
     type=click.IntRange(1),
     help="Number of ranks; by default one per GPU. "
-    "If there are more, several share a GPU: results are checked, times say little.",
+    "If there are more, several share a GPU. Then times say something only if NVIDIA's "
+    "Multi-Process Service runs (nvidia-cuda-mps-control -d): else the ranks take turns.",
 )
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
@@ -477,15 +491,16 @@ def command(
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}
         measure(gpus, ranks, repeats, task, known, where, measured)
     facts = measured.facts
-    if rules:
-        facts |= {"rules": rules.read_text().splitlines()}
-    if lab_file is not None:
-        facts |= {"lab": toml.read(lab_file)}
+    facts |= {"rules": rules.read_text().splitlines()} if rules else {}
+    facts |= {"lab": toml.read(lab_file)} if lab_file is not None else {}
     summary = medians(measured.rows)
     found_ratios = ratios(summary)
     notes = notes_of(found_ratios)
     notes += [f"failed: {one['contender']}, round {one['round']}" for one in measured.failed]
     facts |= {"gpus": gpus, "ranks": ranks, "repeats": repeats, "driver": driver()}
+    if ranks > gpus:
+        facts |= {"mps": mps_runs()}
+        notes += [] if facts["mps"] else [TURNS]
     found = document("nccl", summary, ratios=found_ratios, **facts)
     found |= {"rounds": measured.rows, "failed": measured.failed}
     emit(found, json_path, COLUMNS, notes, cut)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs two ranks of NCCL through shared memory, and past the kernel's stack in a lab: losses, rates, faults. On one GPU,
-# which the ranks then share, times say little.
+# Runs two ranks of NCCL through shared memory, and past the kernel's stack in a lab: losses, rates, faults. On one GPU
+# the ranks share it through NVIDIA's Multi-Process Service, which this script starts and ends; without it they take
+# turns, and times say little.
 # Needs root, PyTorch with NCCL, pyroute2, DuckDB, numba, cmake, ninja and pybind11, and installs none of them.
 #   usage: tests/device/one_host.sh FOLDER 1|2 STEP...    JSON goes to FOLDER; STEP: losses lab sizes small local faults
 set -uo pipefail
@@ -14,6 +15,10 @@ shift 2
 cd "$(dirname "$0")/../.." || exit
 python3 -c 'import transport._native' 2> /dev/null || python3 setup.py -q build_ext --inplace > "$out/build.log" 2>&1 ||
   { tail -50 "$out/build.log"; exit 1; }
+if ((gpus == 1)) && command -v nvidia-cuda-mps-control > "$out/mps.log" && nvidia-cuda-mps-control -d >> "$out/mps.log" 2>&1
+then
+  trap 'echo quit | nvidia-cuda-mps-control' EXIT
+fi
 status=0
 run() {  # SECONDS COMMAND...: goes on whatever fails
   local began=$SECONDS limit=$1
