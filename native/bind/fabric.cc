@@ -172,6 +172,8 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("trim", &P::trim)
       .def_readwrite("priority", &P::priority)
       .def_readwrite("header_queue_bytes_max", &P::header_queue_bytes_max)
+      .def_readwrite("buffer_bytes", &P::buffer_bytes)
+      .def_readwrite("buffer_alpha", &P::buffer_alpha)
       .def_readwrite("pause_bytes", &P::pause_bytes)
       .def_readwrite("resume_bytes", &P::resume_bytes)
       .def_readwrite("host_delay_ns", &P::host_delay_ns)
@@ -268,6 +270,9 @@ void bind_run(py::module_& module) {
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
           "Counters and queues of each host and switch port, in the plan's order.")
+      .def(
+          "buffer_bytes_max", [](BoundFabric& self) { return array_of(self.fabric->buffer_bytes_max()); },
+          "The most bytes of each switch's shared buffer that were in use; empty if none is shared.")
       .def(
           "copies_max", [](BoundFabric& self) { return array_of(self.fabric->copies_max()); },
           "How often each connection's most resent segment was resent, in the order of streams(); -1: not checked.")

@@ -146,12 +146,18 @@ def test_run__samples_are_of_what_was_asked() -> None:
     assert len(found.sampled_transfers) == 3
 
 
+NETWORK = (
+    *("trim", "priority", "header_queue_bytes_max", "buffer_bytes", "buffer_alpha"),
+    *("pause_bytes", "resume_bytes"),
+)
+
+
 def test_run__the_defaults_of_hosts_are_the_plans() -> None:
     plan = native.FabricPlan()
     for name, key in schema.HOSTS.items():
         if key.default is not None:
             assert getattr(plan, PLAN_NAMES.get(name, name)) == key.default, name
-    for name in ("trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"):
+    for name in NETWORK:
         assert getattr(plan, name) == schema.NETWORK[name].default, name
     assert plan.limit_ns == schema.TOP["limit_ns"].default
 
@@ -163,12 +169,11 @@ def test_run__every_field_of_a_plan_is_some_key() -> None:
         if not name.startswith("_") and not callable(getattr(native.FabricPlan, name))
     }
     hosts = {PLAN_NAMES.get(name, name) for name in schema.HOSTS} - {"link_rate"}
-    network = {"trim", "priority", "header_queue_bytes_max", "pause_bytes", "resume_bytes"}
     others = {"seed", "threads", "check", "limit_ns", "ecmp", "link_bytes_per_s"}
     # What only dumbbells use: transport/policies/dumbbell.py.
     dumbbell = {"recording_bytes_max", "rtt_expected_ns"}
     samples = {"sample_ns", "sample_ports", "sample_streams", "trace_ns"}
-    assert fields == hosts | network | others | samples | dumbbell
+    assert fields == hosts | set(NETWORK) | others | samples | dumbbell
 
 
 def test_run__policies_may_be_files_beside_the_scenario(tmp_path: Path) -> None:

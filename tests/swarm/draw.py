@@ -211,6 +211,11 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
     own["priority"] = chance.yes(0.85)
     if chance.yes(0.15):
         own["header_queue_bytes_max"] = chance.near(2_048, 1 << 20)
+    if chance.yes(0.15):
+        # A queue gets this share of the buffer when it is alone, and must hold a packet.
+        own["buffer_alpha"] = alpha = chance.one((0.25, 0.5, 1, 8))
+        least = int(packet * (1 + alpha) / alpha) + 1
+        own["buffer_bytes"] = least * chance.near(2, 200)
     if kind in TREES and chance.yes(0.2):
         own["pause_bytes"] = packet * chance.near(2, 100)
         own["resume_bytes"] = chance.whole(0, own["pause_bytes"] - 1)

@@ -5,7 +5,7 @@ shapes.py and graph.py build it. Hosts are nodes 0 to hosts - 1; switches follow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -25,6 +25,16 @@ PORT = np.dtype(
     ]
 )
 QUEUE_NS = 10_000  # a queue of the default size drains in this time at its link's rate
+
+
+def shared_queue_bytes(keys: Mapping[str, Any]) -> int:
+    """What one queue may hold of a shared buffer that no other queue uses.
+
+    keys: of [network]. With alpha, that is alpha / (1 + alpha) of the buffer: the queue ends at
+    alpha times what it leaves free.
+    """
+    alpha = keys["buffer_alpha"]
+    return int(keys["buffer_bytes"] * alpha / (1 + alpha))
 
 
 @dataclass(frozen=True, kw_only=True)

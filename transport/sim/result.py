@@ -62,6 +62,8 @@ class Result:
     group_of: Array | None = None  # for each transfer the index of its group
     alone: tuple[dict[str, float], ...] = ()  # for each group `measures` of a run of it alone
     given: Mapping[str, PolicyName] = field(default_factory=dict)  # what replaced [policies]
+    # By switch, the most bytes of its shared buffer that were in use; empty if none is shared.
+    buffers: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __repr__(self) -> str:
         """Three lines: what was run, what came out, and where more is."""
@@ -309,6 +311,8 @@ class Result:
             "packet_hops": int(self.totals["packet_hops"]),
             "data_packets": int(self.totals["data_packets"]),
         }
+        if self.buffers.size:
+            row["buffer_bytes_max"] = int(self.buffers.max())
         return row | {"finished": self.finished, "fingerprint": self.fingerprint}
 
     @property

@@ -19,7 +19,7 @@ from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.groups import groups_of, joined, load_into
 from transport.sim.ideal import base_rtt_ns
 from transport.sim.key import NS_MAX
-from transport.sim.network import Array
+from transport.sim.network import Array, shared_queue_bytes
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 from transport.sim.traced import Traced
@@ -144,6 +144,7 @@ class Simulation:
             self.groups,
             self.group_of,
             given=self.given,
+            buffers=fabric.buffer_bytes_max(),
         )
 
     def _traced(self, fabric: native.Fabric) -> Traced | None:
@@ -164,6 +165,10 @@ class Simulation:
         mine = ports["from"] < own.hosts
         least = 2 * self.scenario.keys["hosts"]["burst_bytes_max"]
         ports["queue_bytes_max"][mine] = np.maximum(ports["queue_bytes_max"][mine], least)
+        keys = self.scenario.keys["network"]
+        plan.buffer_bytes, plan.buffer_alpha = keys["buffer_bytes"], keys["buffer_alpha"]
+        if plan.buffer_bytes:
+            ports["queue_bytes_max"][~mine] = shared_queue_bytes(keys)
         plan.set_network(
             hosts=own.hosts,
             switches=own.switches,
@@ -175,7 +180,6 @@ class Simulation:
         )
         if len(self.scenario.changes):
             plan.set_changes(as_native(self.scenario.changes, native.PORT_CHANGE))
-        keys = self.scenario.keys["network"]
         plan.ecmp = keys["ecmp"]
         plan.trim, plan.priority = keys["trim"], keys["priority"]
         plan.header_queue_bytes_max = keys["header_queue_bytes_max"]

@@ -38,7 +38,7 @@ from transport.sim import (
     work,
 )
 from transport.sim.errors import BadKeyError, ScenarioError, dotted
-from transport.sim.network import Array, Network
+from transport.sim.network import Array, Network, shared_queue_bytes
 from transport.sim.toml_lines import line_of, lines_of
 
 Tables = dict[str, Any]
@@ -460,6 +460,12 @@ def _roomy(keys: Tables, network: Network) -> None:
     """Raises BadKeyError for a queue that is smaller than a segment."""
     hosts, ports = keys["hosts"], network.ports
     least_bytes = hosts["segment_bytes"] + hosts["wire_overhead_bytes"]
+    if keys["network"]["buffer_bytes"]:
+        held_bytes = shared_queue_bytes(keys["network"])
+        if held_bytes < least_bytes:
+            text = f"a queue may hold {held_bytes:,} bytes of it, and a segment has {least_bytes:,}"
+            raise BadKeyError(("network", "buffer_bytes"), f"{text}: raise it or buffer_alpha")
+        return
     # Queues of hosts are enlarged to hold their bursts, so only switches are checked.
     short = (ports["from"] >= network.hosts) & (ports["queue_bytes_max"] < least_bytes)
     if short.any():

@@ -153,6 +153,18 @@ NETWORK: Table = {
     ),
     "priority": Key("bool", True, "acknowledgments and trimmed headers go before data"),
     "header_queue_bytes_max": _bytes(1 << 20, "size of the priority queue", 256),
+    "buffer_bytes": _bytes(
+        0,
+        "memory for data that all queues of a switch share, instead of queue_bytes each; then "
+        "queue_bytes only gives the defaults of marks; 0: none is shared",
+    ),
+    "buffer_alpha": Key(
+        "number",
+        1.0,
+        "a queue may hold this many times the free bytes of a shared buffer (dynamic thresholds)",
+        0.01,
+        1_024,
+    ),
     "pause_bytes": _bytes(0, "PFC: an ingress is paused from this queue length on; 0: no PFC"),
     "resume_bytes": _bytes(0, "PFC: a paused ingress resumes at this queue length"),
 }

@@ -216,12 +216,25 @@ def remarks(result: Result) -> list[str]:
         f"{time_text(row['virtual_ns'])} of virtual time, {row['packet_hops']:,} packet-hops",
         IDEAL,
     ]
+    if result.buffers.size:
+        said.insert(-1, _buffers(result))
     if result.coexistence:
         said.insert(0, _contended(result.coexistence))
     if not result.finished:
         left = row["transfers"] - row["done"]
         said.append(f"{left:,} of {row['transfers']:,} transfers did not finish")
     return said
+
+
+def _buffers(result: Result) -> str:
+    """The switch whose shared buffer was used most."""
+    own = result.scenario
+    fullest = int(result.buffers.argmax())
+    used, size = int(result.buffers[fullest]), own.keys["network"]["buffer_bytes"]
+    return (
+        f"shared buffers: at most {used:,} of {size:,} bytes ({percent(used / size)}) in use, in "
+        f"{own.network.node_names[own.network.hosts + fullest]}"
+    )
 
 
 def _contended(found: Mapping[str, Any]) -> str:

@@ -49,6 +49,8 @@ class Fabric {
   // For each connection, how often the most resent of its segments was resent; -1: the run is not checked.
   std::vector<i64> copies_max() const;
   std::vector<PortReport> ports() const;
+  // For each switch, the most bytes of its shared buffer that were in use; empty if none is shared.
+  std::vector<i64> buffer_bytes_max() const;
   const FabricSamples& samples() const noexcept { return samples_; }
   // What hosts recorded; empty unless the plan asks for it. By host, and for each host in order of time.
   const std::vector<TransferTrace>& traced_transfers() const noexcept { return traced_; }

@@ -15,6 +15,14 @@ u64 mixed(u64 key, u64 value) noexcept { return core::Random(key ^ value * 0x9E3
 
 }  // namespace
 
+// Gives each switch rules of its own, with a buffer.
+void FabricNet::share_buffers(const FabricPlan& plan, const FabricRules& rules) {
+  if (plan.buffer_bytes == 0) return;
+  buffers.assign(plan.switches, {plan.buffer_bytes, plan.buffer_alpha});
+  switch_rules_.assign(plan.switches, rules);
+  for (u32 i = 0; i < plan.switches; ++i) switch_rules_[i].buffer = &buffers[i];
+}
+
 void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   hosts_ = plan.hosts;
   groups_ = plan.groups;
@@ -25,13 +33,17 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   set_begin_ = plan.set_begin;
   set_ports_ = plan.set_ports;
   choose(plan.choices);
+  share_buffers(plan, *rules);
   const u32 nodes = plan.hosts + plan.switches;
   const auto count = static_cast<u32>(plan.ports.size());
   ports.resize(count);
   first_port.assign(nodes + 1u, 0);
   attached_begin_.assign(hosts_ + 1u, 0);
   for (u32 i = 0; i < count; ++i) {
-    ports[i].open(plan.ports[i], i, mixed(plan.seed, (u64{2} << 40) + i), rules);
+    const u32 from = plan.ports[i].from;
+    const bool shares = from >= hosts_ && !switch_rules_.empty();
+    ports[i].open(plan.ports[i], i, mixed(plan.seed, (u64{2} << 40) + i),
+                  shares ? &switch_rules_[from - hosts_] : rules);
     ++first_port[plan.ports[i].from + 1u];
     if (plan.ports[i].to < hosts_) {
       ports[i].set_leads_to_host();

@@ -37,17 +37,20 @@ class FabricNet {
   std::size_t ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept;
 
   std::vector<FabricPort> ports;
-  std::vector<u32> first_port;  // index of each node's first port; the ports of a node follow one another
-  std::vector<u32> opposite;    // the port for the other direction of the same link, or kNone
+  std::vector<u32> first_port;        // index of each node's first port; the ports of a node follow one another
+  std::vector<u32> opposite;          // the port for the other direction of the same link, or kNone
+  std::vector<FabricBuffer> buffers;  // one per switch; empty: none is shared
 
  private:
   void choose(const std::vector<PathChoice>& given);
+  void share_buffers(const FabricPlan& plan, const FabricRules& rules);
   u8 chosen(u32 from, u32 to, u8 path, i64 at_ps) const noexcept;
 
   u32 hosts_ = 0, groups_ = 0;
   u64 seed_ = 0;
   Ecmp ecmp_ = Ecmp::hashed;
   std::vector<u32> group_of_;
+  std::vector<FabricRules> switch_rules_;  // one per switch, with its buffer; empty: no buffer is shared
   std::vector<i32> route_;
   std::vector<u32> set_begin_, set_ports_;
   struct Attached {

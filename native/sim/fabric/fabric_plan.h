@@ -112,6 +112,10 @@ struct FabricPlan {
   bool trim = false;
   bool priority = true;                  // send control packets and trimmed headers before data
   i64 header_queue_bytes_max = 1 << 20;  // limit of a port's queue for packets that are sent before data
+  // Memory that all queues of a switch share, for data; 0: each queue has its own, of its port's queue_bytes_max. A
+  // queue may then hold `buffer_alpha` times the bytes that are free, and queue_bytes_max at most.
+  i64 buffer_bytes = 0;
+  double buffer_alpha = 1;
   // A switch sends PFC pause and resume frames to a link when its queues hold this many bytes from that link; 0: no
   // PFC.
   i64 pause_bytes = 0, resume_bytes = 0;

@@ -2,6 +2,7 @@
 // its port up to a time: all packets whose sending begins by then are passed on with their arrival times.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "native/core/random.h"
@@ -10,12 +11,32 @@
 
 namespace weft::sim {
 
-// Properties common to all ports of a fabric.
+// Memory for data that all queues of a switch share. A queue may hold `alpha` times the bytes that are free, so that
+// long queues leave room for short ones (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 1998). A packet leaves
+// the memory when its sending begins.
+struct alignas(64) FabricBuffer {
+  i64 bytes = 0;
+  double alpha = 1;
+  i64 used_bytes = 0, used_bytes_max = 0;
+
+  void add(i64 more_bytes) noexcept {
+    used_bytes += more_bytes;
+    used_bytes_max = std::max(used_bytes_max, used_bytes);
+  }
+  // Whether a packet finds no room in a queue that would then hold `queue_bytes`.
+  bool is_full(i64 queue_bytes, i64 packet_bytes) const noexcept {
+    const i64 free_bytes = bytes - used_bytes;
+    return packet_bytes > free_bytes || static_cast<double>(queue_bytes) > alpha * static_cast<double>(free_bytes);
+  }
+};
+
+// Properties common to all ports of a fabric, or of a switch if its queues share a buffer.
 struct FabricRules {
   bool trim = false;
   bool priority = true;
   i64 header_queue_bytes_max = 0;
   u32 wire_overhead_bytes = 0;
+  FabricBuffer* buffer = nullptr;  // null: no buffer is shared
 };
 
 // Receives the packets that a port has sent or lost. The functions of a port that need a sink are templates, so that
@@ -120,6 +141,12 @@ class alignas(64) FabricPort {
   bool survives(FabricPacket* packet, i64 bytes);
   void set_odd() noexcept;
   void mark(FabricPacket* packet, i64 queue_bytes);
+  // Changes the bytes that are queued in low_.
+  void add_low(i64 bytes) noexcept {
+    low_bytes_ += bytes;
+    if (rules_->buffer != nullptr) rules_->buffer->add(bytes);
+  }
+  bool is_full(i64 held_bytes, i64 packet_bytes) const noexcept;
   template <class Sink>
   bool overflow(FabricPacket* packet, Sink* sink);
   template <class Sink>

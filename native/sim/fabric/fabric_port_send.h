@@ -65,7 +65,7 @@ void FabricPort::advance(i64 until_ps, Sink* sink) {
       high_in_a_row_ = 0;
       packet = low_.pop();
       bytes = wire_bytes(*packet);
-      low_bytes_ -= bytes;
+      add_low(-bytes);
     }
     prefetch_head();
     start(free_ps_, packet, bytes, sink);
@@ -87,6 +87,13 @@ void FabricPort::join_high(FabricPacket* packet, i64 bytes, Sink* sink) {
   high_bytes_ += bytes;
 }
 
+// Whether a data packet finds the queue full. A packet that is sent at once needs no room.
+inline bool FabricPort::is_full(i64 held_bytes, i64 packet_bytes) const noexcept {
+  if (held_bytes == 0 && !paused_) return false;
+  if (held_bytes + packet_bytes > queue_bytes_max_) return true;
+  return rules_->buffer != nullptr && rules_->buffer->is_full(held_bytes + packet_bytes, packet_bytes);
+}
+
 // Handles a full queue. As in NDP (Handley et al., SIGCOMM 2017, section 3.1), it trims at random either the arriving
 // packet or the last one in the queue; otherwise synchronised flows would always lose the payload of the same packet.
 // Returns false if `packet`, now trimmed, must still be queued.
@@ -98,7 +105,7 @@ bool FabricPort::overflow(FabricPacket* packet, Sink* sink) {
   }
   const bool other = low_.tail != nullptr && low_.tail->data && !low_.tail->trimmed && (random_.next() & 1u) != 0;
   if (other) {
-    low_bytes_ += wire_bytes(*packet) - wire_bytes(*low_.tail);
+    add_low(wire_bytes(*packet) - wire_bytes(*low_.tail));
     std::swap(*packet, *low_.tail);
     std::swap(packet->next, low_.tail->next);
   }
@@ -122,10 +129,10 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, Sink* sink) {
       const auto share = static_cast<std::size_t>(static_cast<double>(held) * seen_per_byte_);
       ++seen_[std::min(share, kSeen - 1)];
       queue_seen_max_ = std::max(queue_seen_max_, held);
-      if (held + bytes > queue_bytes_max_) {
-        if (overflow(packet, sink)) return;
-        bytes = wire_bytes(*packet);
-      }
+    }
+    if (is_full(held, bytes)) {
+      if (overflow(packet, sink)) return;
+      bytes = wire_bytes(*packet);
     }
   }
   if (free_ps_ <= now_ps && !waits() && !paused_) {
@@ -134,7 +141,7 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, Sink* sink) {
     join_high(packet, bytes, sink);
   } else {
     low_.push(packet);
-    low_bytes_ += bytes;
+    add_low(bytes);
   }
 }
 
@@ -156,7 +163,8 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, Sink* sink) {
     while (!up_ && queue->head != nullptr) drop(queue->pop(), &lost_, sink);
   }
   if (up_) return;
-  low_bytes_ = high_bytes_ = 0;
+  add_low(-low_bytes_);
+  high_bytes_ = 0;
   high_waits_ = false;
 }
 

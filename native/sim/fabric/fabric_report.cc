@@ -75,6 +75,12 @@ std::vector<PortReport> Fabric::ports() const {
   return made;
 }
 
+std::vector<i64> Fabric::buffer_bytes_max() const {
+  std::vector<i64> made;
+  for (const FabricBuffer& buffer : net_.buffers) made.push_back(buffer.used_bytes_max);
+  return made;
+}
+
 std::vector<PathTrace> Fabric::traced_paths() const {
   std::vector<PathTrace> made;
   for (const auto& host : nodes_.hosts) {

@@ -1,5 +1,6 @@
-// A switch advances a port when a packet arrives for it, and at the end of the window. With PFC, whose frames depend on
-// when each packet leaves, it advances all ports in use at each arrival.
+// A switch advances a port when a packet arrives for it, and at the end of the window. With PFC or a shared buffer it
+// advances all ports in use at each arrival: PFC frames depend on when each packet leaves, and a packet's room on what
+// has left.
 #include "native/sim/fabric/fabric_switch.h"
 
 #include <algorithm>
@@ -74,7 +75,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
-  const bool pfc = !ingress_.empty(), at_arrival = by_queues(net.ecmp());
+  const bool pfc = !ingress_.empty(), all = pfc || !net.buffers.empty(), at_arrival = by_queues(net.ecmp());
   // Ports with a due wake-up have queued packets, so these ports are marked at the start of the time window, to be
   // advanced at its end.
   ways_.resize(count);
@@ -96,7 +97,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
   for (std::size_t i = 0; i < count; ++i) {
     const FabricDue& due = dues[i];
     now_ps_ = due.at_ps;
-    if (pfc) {
+    if (all) {
       for (const u32 port : touched_) net.ports[port].advance(due.at_ps, shared->sink);
     }
     if (!due.is_packet()) {
