@@ -18,6 +18,7 @@ from congestion.promises import NOTHING, Promises
 
 MAX_RECORD_BYTES = 4096  # kMaxRecordBytes in native/policy/policy.h
 MAX_PATHS = 256  # kMaxPaths in native/policy/policy.h
+MAX_HOPS = 8  # ports whose telemetry an acknowledgment brings; kMax in native/wire/hop_records.h
 MAX_NAME_CHARS = 47  # length of Descriptor::name in native/policy/policy.h, less the final zero
 
 # Kinds of a path event: a request for a path (PICK), or feedback about a path.
@@ -92,7 +93,15 @@ def _grown(layout: Record, integers: str) -> Record:
     return record(**dict(layout.defaults), **dict.fromkeys(integers.split(), int))
 
 
-WINDOW_EVENT = _grown(
+# What follows is there only for a policy that reads some of it.
+HOP_FIELDS = (
+    "hops",
+    "hop_queue_bytes",
+    "hop_tx_bytes",
+    "hop_timestamp_ns",
+    "hop_link_bytes_per_s",
+)
+_WINDOW_EVENT = _grown(
     _layout(
         "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
         "acked_segments ecn_segments lost_bytes lost_segments inflight_bytes delivered_bytes "
@@ -100,6 +109,9 @@ WINDOW_EVENT = _grown(
         "rand hint_window_bytes",
     ),
     "trimmed_segments message_bytes message_left_bytes",
+)
+WINDOW_EVENT = record(
+    **dict(_WINDOW_EVENT.defaults), hops=int, **dict.fromkeys(HOP_FIELDS[1:], (0,) * MAX_HOPS)
 )
 WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s window_segments_min")
 PATH_EVENT = _layout(

@@ -39,6 +39,11 @@ _MEANING = {
     "trimmed_segments": "of lost_segments: those whose payload a full queue cut off",
     "message_bytes": "size of the oldest message that is not delivered; 0: none",
     "message_left_bytes": "bytes of it that this flow has to deliver",
+    "hops": "number of ports below whose telemetry is known; 0: none",
+    "hop_queue_bytes": "queue behind the last acknowledged segment when the port began to send it",
+    "hop_tx_bytes": "bytes that the port had sent before that segment",
+    "hop_timestamp_ns": "when the port began to send it, on the port's clock",
+    "hop_link_bytes_per_s": "the port's rate",
     "window_segments_min": "0: one; below one, single segments are paced at window / RTT",
     "bytes": "bytes that the feedback is about",
     "ready_bytes": "bytes that wait to be sent",
@@ -121,7 +126,8 @@ def _struct(name: str, what: str, layout: Record) -> str:
         meaning = _KINDS[name] if field == "kind" else _MEANING.get(field, "")
         if name == "WindowResult" and field == "window_bytes":
             meaning = ""  # _MEANING describes the current window, but a result holds the new window
-        lines.append((f"  {_TYPES[kind.kind]} {field};", meaning))
+        size = f"[{kind.shape[0]}]" if kind.shape else ""
+        lines.append((f"  {_TYPES[kind.base.kind]} {field}{size};", meaning))
         asserts.append(f"static_assert(offsetof({name}, {field}) == {offset});")
     return "\n".join([f"// {what}", f"struct {name} {{", *_aligned(lines), "};", *asserts]) + "\n"
 

@@ -20,7 +20,18 @@ PROPERTIES = (
     "reordering",
     "one_copy",
 )
-SIGNALS = ("rtt", "host_delay", "ecn", "loss", "timeout", "rate", "credit", "chance", "weights")
+SIGNALS = (
+    "rtt",
+    "host_delay",
+    "ecn",
+    "int",  # in-band network telemetry: what switch ports stamped into a segment
+    "loss",
+    "timeout",
+    "rate",
+    "credit",
+    "chance",
+    "weights",
+)
 
 WORDS_MIN = 3  # of a reason in `intrinsic`
 

@@ -31,7 +31,8 @@ class FlowSender {
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // Handles an acknowledgment. Returns false and changes nothing if it is malformed or names segments that were not
   // sent.
-  bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
+  bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack,
+              const wire::HopRecords* hops = nullptr) noexcept;
   // Handles a NACK: the receiver refused segments, or has room again. Returns false if it names segments that were not
   // sent. Entries whose segment was resent or acknowledged meanwhile are ignored.
   bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
@@ -157,7 +158,8 @@ class FlowSender {
   void acknowledge(u64 seq, Acked* acked) noexcept;
   void acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept;
   void count_needless(const wire::Ack& ack, Acked* acked) noexcept;
-  void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept;
+  void on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious,
+                 const wire::HopRecords* hops) noexcept;
   struct Lost {
     i64 segments = 0, bytes = 0, oldest_sent_ns = 0, long_segments = 0, trimmed_segments = 0;
     u16 longest_bytes = 0;

@@ -224,7 +224,8 @@ void FlowSender::on_cutoff(i64 now_ns, u8 path, const LossCutoff& cutoff, u64 co
 }
 
 // Passes one path's report in an acknowledgment to the path, window and loss policies, one event each.
-void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept {
+void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious,
+                           const wire::HopRecords* hops) noexcept {
   FlowPath& path = flow_path(report.path);
   const i64 acked_bytes = path.acked_bytes, acked_segments = path.acked_segments;
   path.acked_bytes = path.acked_segments = 0;
@@ -257,6 +258,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
     facts.acked_bytes = acked_bytes;
     facts.acked_segments = acked_segments;
     facts.ecn_segments = ecn;
+    if (hops != nullptr) facts.hops = wire::find_hops(hops, report.path, report.echo_sent_ns);
     window_.on_ack(facts);
   }
   LossFacts loss = loss_facts(now_ns, report.path);
@@ -266,7 +268,8 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   on_cutoff(now_ns, report.path, loss_.on_ack(loss, &path), covered_end);
 }
 
-bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
+bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack,
+                        const wire::HopRecords* hops) noexcept {
   if (!is_sane(now_ns, common, ack)) return false;
   ++counters_->acks_received;
   on_granted(now_ns, ack.granted_bytes);
@@ -294,7 +297,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
       paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
     }
     // It is unknown which path had the spurious loss, so the loss policy gets the count with every reported path.
-    on_report(now_ns, ack.report(i), covered_end, acked.spurious);
+    on_report(now_ns, ack.report(i), covered_end, acked.spurious, hops);
   }
   refresh_gauges();
   return true;

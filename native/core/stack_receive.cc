@@ -70,7 +70,8 @@ bool Stack::on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet
     case wire::Type::data:
       return on_data(now_ns, index, flow, packet, datagram);
     case wire::Type::ack:
-      if (!flow.tx.on_ack(now_ns, packet.common, packet.ack)) return refuse(&shared_.counters->malformed);
+      if (!flow.tx.on_ack(now_ns, packet.common, packet.ack, datagram.hops))
+        return refuse(&shared_.counters->malformed);
       wake_path_waiters(*flow.peer);
       if (flow.peer->paths().poll_timeout() <= now_ns) queue_peer_control(flow.config.peer);
       return true;

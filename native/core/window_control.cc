@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace weft::core {
 namespace {
@@ -15,13 +16,32 @@ constexpr double kWindowSegmentsMin = 1;
 // like a hang.
 constexpr i64 kSegmentNsMax = 100'000'000;
 
+// Where the telemetry of the hops begins in an event. A policy that reads none of it was compiled for a record that
+// ends here, so it costs nothing to leave it out.
+constexpr std::size_t kWithoutHopsBytes = offsetof(policy::WindowEvent, hops);
+
+void tell_hops(const wire::HopRecords* records, policy::WindowEvent* event) noexcept {
+  std::memset(&event->hops, 0, sizeof *event - kWithoutHopsBytes);
+  if (records == nullptr) return;
+  event->hops = records->count;
+  for (std::size_t i = 0; i < records->count; ++i) {
+    const wire::HopRecord& hop = records->hops[i];
+    event->hop_queue_bytes[i] = hop.queue_bytes;
+    event->hop_tx_bytes[i] = hop.tx_bytes;
+    event->hop_timestamp_ns[i] = hop.timestamp_ns;
+    event->hop_link_bytes_per_s[i] = hop.link_bytes_per_s;
+  }
+}
+
 }  // namespace
 
 WindowControl::WindowControl(Shared* shared, PolicyChoice choice, u32 flow, u16 segment_bytes) noexcept
     : shared_(shared), policy_(policy::Family::window, choice), flow_(flow), segment_bytes_(segment_bytes) {}
 
 policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noexcept {
-  policy::WindowEvent event{};
+  policy::WindowEvent event;
+  std::memset(static_cast<void*>(&event), 0, kWithoutHopsBytes);
+  if (policy_.descriptor().event_bytes > kWithoutHopsBytes) tell_hops(facts.hops, &event);
   event.now_ns = facts.now_ns;
   event.kind = kind;
   event.path = facts.path;

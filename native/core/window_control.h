@@ -5,6 +5,7 @@
 #include "native/core/policy_slot.h"
 #include "native/core/rtt_estimator.h"
 #include "native/core/shared.h"
+#include "native/wire/hop_records.h"
 
 namespace weft::core {
 
@@ -17,6 +18,7 @@ struct WindowFacts {
   i64 lost_bytes = 0, lost_segments = 0, trimmed_segments = 0;
   i64 message_bytes = 0, message_left_bytes = 0;  // of the oldest message that is not delivered
   i64 inflight_bytes = 0, delivered_bytes = 0;
+  const wire::HopRecords* hops = nullptr;  // telemetry of the last acknowledged segment; null: none
   u8 path = 0;
   bool app_limited = false;
 

@@ -31,15 +31,20 @@ struct WindowEvent {
   std::int64_t delivered_bytes;  // cumulative bytes of the flow that were delivered
   std::int64_t window_bytes;     // current window of the flow
   std::int64_t window_bytes_max;
-  std::int64_t app_limited;         // 1: the sender had less to send than the window allowed
-  std::int64_t link_bytes_per_s;    // rate of the link; 0: unknown
-  double rand;                      // a random number in [0, 1)
-  double hint_window_bytes;         // at start: the window of the replaced policy, or 0 if there was none
-  std::int64_t trimmed_segments;    // of lost_segments: those whose payload a full queue cut off
-  std::int64_t message_bytes;       // size of the oldest message that is not delivered; 0: none
-  std::int64_t message_left_bytes;  // bytes of it that this flow has to deliver
+  std::int64_t app_limited;              // 1: the sender had less to send than the window allowed
+  std::int64_t link_bytes_per_s;         // rate of the link; 0: unknown
+  double rand;                           // a random number in [0, 1)
+  double hint_window_bytes;              // at start: the window of the replaced policy, or 0 if there was none
+  std::int64_t trimmed_segments;         // of lost_segments: those whose payload a full queue cut off
+  std::int64_t message_bytes;            // size of the oldest message that is not delivered; 0: none
+  std::int64_t message_left_bytes;       // bytes of it that this flow has to deliver
+  std::int64_t hops;                     // number of ports below whose telemetry is known; 0: none
+  std::int64_t hop_queue_bytes[8];       // queue behind the last acknowledged segment when the port began to send it
+  std::int64_t hop_tx_bytes[8];          // bytes that the port had sent before that segment
+  std::int64_t hop_timestamp_ns[8];      // when the port began to send it, on the port's clock
+  std::int64_t hop_link_bytes_per_s[8];  // the port's rate
 };
-static_assert(sizeof(WindowEvent) == 192);
+static_assert(sizeof(WindowEvent) == 456);
 static_assert(offsetof(WindowEvent, now_ns) == 0);
 static_assert(offsetof(WindowEvent, kind) == 8);
 static_assert(offsetof(WindowEvent, path) == 16);
@@ -64,6 +69,11 @@ static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
 static_assert(offsetof(WindowEvent, trimmed_segments) == 168);
 static_assert(offsetof(WindowEvent, message_bytes) == 176);
 static_assert(offsetof(WindowEvent, message_left_bytes) == 184);
+static_assert(offsetof(WindowEvent, hops) == 192);
+static_assert(offsetof(WindowEvent, hop_queue_bytes) == 200);
+static_assert(offsetof(WindowEvent, hop_tx_bytes) == 264);
+static_assert(offsetof(WindowEvent, hop_timestamp_ns) == 328);
+static_assert(offsetof(WindowEvent, hop_link_bytes_per_s) == 392);
 
 // What a window policy's hook returns.
 struct WindowResult {

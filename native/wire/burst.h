@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "native/wire/hop_records.h"
 #include "native/wire/wire.h"
 
 namespace weft::wire {
@@ -50,8 +51,9 @@ struct RxDatagram {
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
-  bool last_hop = false;      // for trimmed: the payload was cut off at the last link, which leads to this host
-  std::int64_t stamp_ns = 0;  // the kernel's time stamp (CLOCK_REALTIME); 0: none
+  bool last_hop = false;             // for trimmed: the payload was cut off at the last link, which leads to this host
+  std::int64_t stamp_ns = 0;         // the kernel's time stamp (CLOCK_REALTIME); 0: none
+  const HopRecords* hops = nullptr;  // of an acknowledgment; null: none. Only simulated switches stamp segments.
 };
 
 // Splits a contiguous datagram into header and payload.

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 from congestion.api import Policy
 from congestion.registry import policies
 from transport.compiler import Interpreted, compile_object, compile_policy, source
-from transport.compiler.emit import DESCRIPTOR, NEEDS
+from transport.compiler.emit import DESCRIPTOR, NEEDS, event_bytes
 from transport.compiler.library import Library, load
 from transport.compiler.objectfile import symbols
 
@@ -53,7 +53,7 @@ def descriptor_matches_the_records(library: Library, policy: Policy) -> None:
     assert [field[0] for field in fields] == list(policy.params.defaults)
     assert head.flow_bytes == policy.flow.size_bytes
     assert head.shared_bytes == policy.shared.size_bytes
-    assert head.event_bytes == policy.family.event.size_bytes
+    assert head.event_bytes == event_bytes(policy)
     assert library.params_default == Interpreted(policy).params_default
     assert len(head.source_sha256) == 64
 

@@ -230,7 +230,7 @@ def test_replay__what_came_before_damage_is_shown_and_the_status_is_1(
     recording: Path, tmp_path: Path
 ) -> None:
     image = bytearray(recording.read_bytes())
-    image[40_000:40_200] = b"\xff" * 200
+    image[40_000:40_600] = b"\xff" * 600  # more than one entry
     broken = tmp_path / "broken"
     broken.write_bytes(image)
     code, text = run(str(broken), "--policy", "fixed")

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from congestion.api import Policy, Record
+from congestion.api import HOP_FIELDS, Policy, Record
 from transport.compiler import linker, lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
@@ -88,6 +88,19 @@ def _value_text(value: Any) -> str:
     return "/".join(repr(one) for one in (value if isinstance(value, tuple) else (value,)))
 
 
+def event_bytes(policy: Policy) -> int:
+    """The part of its event that a policy gets: without telemetry if it reads none.
+
+    The core and the simulator gather telemetry only for policies whose events have it.
+    """
+    family, fields = policy.family, policy.family.event.dtype.fields
+    assert fields is not None
+    told = {("event", name) for name in HOP_FIELDS}
+    if family.name == "window" and not told & lint.reads(policy):
+        return int(fields[HOP_FIELDS[0]][1])
+    return family.event.size_bytes
+
+
 def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
     family = policy.family
     head = struct.pack(
@@ -99,7 +112,7 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         policy.flow.size_bytes,
         policy.shared.size_bytes,
         policy.params.size_bytes,
-        family.event.size_bytes,
+        event_bytes(policy),
         family.result.size_bytes,
         0,
         policy.name.encode(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from congestion.api import NACK, TIMEOUT, Policy
+from congestion.api import HOP_FIELDS, NACK, TIMEOUT, Policy
 from transport.compiler.library import Library
 from transport.compiler.lint import reads
 from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
@@ -23,6 +23,7 @@ _WINDOW: dict[str, tuple[Fields, Fields]] = {
     "host_delay": (("ack_delay_ns",), ("ack_delay_ns",)),
     "ecn": (("ecn_segments",), ("ecn_segments",)),
     "rate": (("delivered_bytes", "acked_bytes"), ()),
+    "int": (HOP_FIELDS, HOP_FIELDS),
     "chance": (("rand",), ("rand",)),
 }
 _PATH: dict[str, tuple[Fields, Fields]] = {

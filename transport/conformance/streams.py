@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import PATH_HEAD, Family
+from congestion.api import MAX_HOPS, PATH_HEAD, Family
 
 Array = np.ndarray[Any, Any]
 
@@ -151,6 +151,7 @@ class Stream:
             "spurious_segments": np.where(draw.random(size) < 0.03, lost, 0),
             "sacked_segments": draw.integers(0, 64, size) * (weather == 2),
             "received_bytes": delivered,
+            **self._hops(now_ns),
             "demand_bytes": delivered + draw.integers(0, 1 << 24, size),
             "granted_bytes": delivered + draw.integers(0, 1 << 20, size),
         }
@@ -170,6 +171,25 @@ class Stream:
             "cumulative_seq": first,
             "probed_sent_ns": np.where(draw.random(size) < 0.05, sent_ns, -1),
         }
+
+    def _hops(self, now_ns: Array) -> dict[str, Any]:
+        """Telemetry of up to MAX_HOPS ports, each with a rate, a queue and bytes sent so far."""
+        if self.family.name != "window":
+            return {}
+        draw, size = self.draw, len(now_ns)
+        hops = np.where(draw.random(size) < 0.2, 0, int(draw.integers(1, MAX_HOPS + 1)))
+        known = np.arange(MAX_HOPS) < hops[:, np.newaxis]
+        rates = draw.choice([1_250_000_000, 12_500_000_000, 100_000_000_000], MAX_HOPS)
+        sent = (now_ns[:, np.newaxis] - now_ns[0]) * 1e-9 * rates * draw.random(MAX_HOPS)
+        queued = draw.exponential(1e5, (size, MAX_HOPS)) * (draw.random((size, MAX_HOPS)) < 0.5)
+        values = {
+            "hop_queue_bytes": queued,
+            "hop_tx_bytes": sent,
+            "hop_timestamp_ns": now_ns[:, np.newaxis] - np.arange(MAX_HOPS, 0, -1) * 1_000,
+            "hop_link_bytes_per_s": np.broadcast_to(rates, (size, MAX_HOPS)),
+        }
+        cut = {name: np.where(known, value, 0).astype(np.int64) for name, value in values.items()}
+        return {"hops": hops, **cut}
 
     def _kinds(self, hooks: Array) -> Array:
         if self.family.name != "path":
@@ -200,7 +220,7 @@ class Stream:
 
     def spoil(self, events: Array, paths: int) -> None:
         """Puts extreme values into 30% of the events' fields; random numbers stay in [0, 1)."""
-        draw, size = self.draw, len(events)
+        draw = self.draw
         for name, (kind, *_) in (events.dtype.fields or {}).items():
             if name in ("kind", "n_paths"):
                 continue
@@ -209,7 +229,7 @@ class Stream:
                 edges = _INT_EDGES
                 if name in ("path", "avoid_path"):
                     edges = np.array([0, -1, paths - 1, paths, -paths, -paths - 1, 255, 1 << 62])
-            hit = draw.random(size) < 0.3
+            hit = draw.random(events[name].shape) < 0.3
             events[name][hit] = draw.choice(edges, int(hit.sum()))
 
     def heads(self, count: int, paths: int) -> Array:

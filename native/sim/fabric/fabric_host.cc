@@ -108,7 +108,9 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
     datagram.body = wire::RxDatagram::Body::trimmed;
     datagram.last_hop = packet->last_hop;
   }
+  datagram.hops = packet->hops;
   stack_.on_datagram(now_ns_of(now_ps), datagram);
+  if (packet->hops != nullptr && packet->data && !packet->trimmed) shared->telemetry->on_segment(packet);
   shared->packets->give(packet);
 }
 
@@ -196,6 +198,7 @@ void FabricHost::send_out(FabricShared* shared, i64 now_ps) {
     packet->first = !packet->data;
     packet->marked = packet->trimmed = packet->last_hop = packet->pause = packet->resume = false;
     if (packet->data) ++shared->data_packets;
+    if (shared->telemetry != nullptr) shared->telemetry->on_sent(packet, shared->packets);
     shared->net->ports[port].offer(now_ps, packet, shared->sink);
   }
 }

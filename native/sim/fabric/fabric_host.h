@@ -17,6 +17,7 @@ namespace weft::sim {
 
 class FabricChecks;
 class FabricShard;
+class FabricTelemetry;
 
 // State that the hosts of one shard use one after another, and the counters that they share.
 struct FabricShared {
@@ -26,7 +27,8 @@ struct FabricShared {
   FabricShard* sink = nullptr;
   FabricPacketPool* packets = nullptr;
   core::TxBurst* burst = nullptr;
-  FabricChecks* checks = nullptr;  // null: the run is not checked
+  FabricChecks* checks = nullptr;        // null: the run is not checked
+  FabricTelemetry* telemetry = nullptr;  // null: no policy of the run reads telemetry
   i64 data_packets = 0;
   i64 received = 0, sent = 0;  // number of transfers received and sent
   u32 begun = 0;               // number of transfers that may send, without local events
@@ -40,9 +42,7 @@ void handle_special(FabricShared* shared, const FabricDue& due);
 
 class FabricHost {
  public:
-  // Virtual time at the beginning. Like the time of a real clock it is not zero, so that "never yet" (0) differs from
-  // "at the beginning".
-  static constexpr i64 kBeginNs = 1'000'000'000;
+  static constexpr i64 kBeginNs = kFabricBeginNs;
   static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
 
   // `link_bytes_per_s`: sum of the rates of the host's ports. The stack is told this rate unless the plan sets another.

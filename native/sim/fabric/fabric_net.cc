@@ -36,6 +36,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   share_buffers(plan, *rules);
   const u32 nodes = plan.hosts + plan.switches;
   const auto count = static_cast<u32>(plan.ports.size());
+  const bool stamps = reads_hops(plan);
   ports.resize(count);
   first_port.assign(nodes + 1u, 0);
   attached_begin_.assign(hosts_ + 1u, 0);
@@ -44,6 +45,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
     const bool shares = from >= hosts_ && !switch_rules_.empty();
     ports[i].open(plan.ports[i], i, mixed(plan.seed, (u64{2} << 40) + i),
                   shares ? &switch_rules_[from - hosts_] : rules);
+    if (stamps && from >= hosts_) ports[i].set_stamps();
     ++first_port[plan.ports[i].from + 1u];
     if (plan.ports[i].to < hosts_) {
       ports[i].set_leads_to_host();

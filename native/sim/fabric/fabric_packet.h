@@ -14,6 +14,9 @@ namespace weft::sim {
 // The fabric counts time in picoseconds, because the time per byte is rarely a whole number of nanoseconds.
 inline constexpr i64 kFabricPsPerNs = 1000;
 inline constexpr i64 kFabricPsPerS = 1'000'000'000'000;
+// Virtual time at the beginning. Like the time of a real clock it is not zero, so that "never yet" (0) differs from "at
+// the beginning".
+inline constexpr i64 kFabricBeginNs = 1'000'000'000;
 
 // A packet in two cache lines. A data header is stored inline; a longer header is in a separate block.
 struct alignas(64) FabricPacket {
@@ -23,10 +26,13 @@ struct alignas(64) FabricPacket {
   i64 due_ps = 0;                // when the packet reaches the next node
   const u8* payload = nullptr;   // never read; the address tells which bytes the packet carries
   u8* block = nullptr;           // header, if it is longer than kInlineBytes
-  u32 from = 0, to = 0;          // host numbers
-  u32 hash = 0;                  // hash of hosts and path, by which switches select ports
-  u32 port = 0;                  // port through which the packet reached this switch
-  u32 payload_bytes = 0;         // size as sent, before trimming
+  // Telemetry: of a data packet what ports stamped into it, of an acknowledgment what it brings back. Null if no policy
+  // of the run reads it.
+  wire::HopRecords* hops = nullptr;
+  u32 from = 0, to = 0;   // host numbers
+  u32 hash = 0;           // hash of hosts and path, by which switches select ports
+  u32 port = 0;           // port through which the packet reached this switch
+  u32 payload_bytes = 0;  // size as sent, before trimming
   u16 header_bytes = 0;
   u8 path = 0;
   bool first : 1 = false;  // sent before data (priority)
@@ -59,9 +65,35 @@ class FabricPacketPool {
   }
   void give(FabricPacket* packet) noexcept {
     if (packet->block != nullptr) give_block(packet);
+    if (packet->hops != nullptr) {
+      give_hops(packet->hops);
+      packet->hops = nullptr;
+    }
     packet->next = free_;
     free_ = packet;
     ++free_count_;
+  }
+  wire::HopRecords* take_hops() {
+    if (free_hops_ == nullptr) {
+      hops_.push_back(std::make_unique<wire::HopRecords>());
+      return hops_.back().get();
+    }
+    wire::HopRecords* records = free_hops_;
+    free_hops_ = records->next;
+    --free_hops_count_;
+    records->next = nullptr;
+    records->count = 0;
+    return records;
+  }
+  // Takes back a list of records.
+  void give_hops(wire::HopRecords* first) noexcept {
+    while (first != nullptr) {
+      wire::HopRecords* const next = first->next;
+      first->next = free_hops_;
+      free_hops_ = first;
+      ++free_hops_count_;
+      first = next;
+    }
   }
   void set_header(FabricPacket* packet, const u8* header, u16 bytes) {
     packet->header_bytes = bytes;
@@ -74,10 +106,11 @@ class FabricPacketPool {
     std::memcpy(packet->block != nullptr ? packet->block : packet->inline_header, header, bytes);
   }
   // Moves what this pool has more than it probably needs to `other`, if that is where its packets come from: up to
-  // `count` packets, and as many header blocks of each size.
+  // `count` packets, as many header blocks of each size, and as many records of telemetry.
   void share(std::size_t count, FabricPacketPool* other) {
     constexpr std::size_t kKept = 8'192;
     for (std::size_t i = 0; i < count && free_count_ > kKept; ++i) other->give(take());
+    for (std::size_t i = 0; i < count && free_hops_count_ > kKept; ++i) other->give_hops(take_hops());
     for (const std::size_t size : {0u, 1u}) {
       std::vector<u8*>& free = free_blocks_[size];
       for (std::size_t i = 0; i < count && free.size() > kKept; ++i) {
@@ -89,6 +122,7 @@ class FabricPacketPool {
   // Moves all that is free here to `other`.
   void share_all(FabricPacketPool* other) {
     while (free_count_ != 0) other->give(take());
+    while (free_hops_count_ != 0) other->give_hops(take_hops());
     for (const std::size_t size : {0u, 1u}) {
       std::vector<u8*>& free = free_blocks_[size];
       other->free_blocks_[size].insert(other->free_blocks_[size].end(), free.begin(), free.end());
@@ -100,7 +134,8 @@ class FabricPacketPool {
     return blocks_[0].size() + blocks_[1].size() - free_blocks_[0].size() - free_blocks_[1].size();
   }
   std::size_t bytes_held() const noexcept {
-    return slabs_.size() * kSlabPackets * sizeof(FabricPacket) + (blocks_[0].size() + blocks_[1].size()) * 64;
+    return slabs_.size() * kSlabPackets * sizeof(FabricPacket) + (blocks_[0].size() + blocks_[1].size()) * 64 +
+           hops_.size() * sizeof(wire::HopRecords);
   }
 
  private:
@@ -115,6 +150,7 @@ class FabricPacketPool {
     for (FabricPacket& packet : slabs_.back()->packets) {
       packet.next = free_;
       packet.block = nullptr;
+      packet.hops = nullptr;
       free_ = &packet;
     }
     free_count_ += kSlabPackets;
@@ -141,6 +177,9 @@ class FabricPacketPool {
   std::vector<u8*> free_blocks_[2];
   FabricPacket* free_ = nullptr;
   std::size_t free_count_ = 0;
+  std::vector<std::unique_ptr<wire::HopRecords>> hops_;
+  wire::HopRecords* free_hops_ = nullptr;
+  std::size_t free_hops_count_ = 0;
 };
 
 }  // namespace weft::sim

@@ -2,6 +2,7 @@
 #include "native/sim/fabric/fabric_plan.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "native/core/stack.h"
 #include "native/sim/fabric/fabric_checks.h"
@@ -202,6 +203,14 @@ std::string complaint(const FabricPlan& plan) {
   if (has_circle(plan))
     return "dependencies without a cycle (a transfer also waits for earlier ones of its connection)";
   return "";
+}
+
+bool reads_hops(const FabricPlan& plan) noexcept {
+  const auto reads = [](const core::PolicyChoice& window) {
+    return window.descriptor != nullptr && window.descriptor->event_bytes > offsetof(policy::WindowEvent, hops);
+  };
+  return reads(plan.window) || std::any_of(plan.policy_sets.begin(), plan.policy_sets.end(),
+                                           [&](const PolicySetPlan& own) { return reads(own.window); });
 }
 
 i64 estimated_bytes(const FabricPlan& plan) {

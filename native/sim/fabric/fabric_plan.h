@@ -166,6 +166,8 @@ struct FabricPlan {
 
 // Returns the condition that an invalid plan does not meet; empty if the plan is valid.
 std::string complaint(const FabricPlan& plan);
+// Whether a window policy of the run reads telemetry, so that the switches stamp segments.
+bool reads_hops(const FabricPlan& plan) noexcept;
 // Estimates the memory that a run takes, before anything is allocated.
 i64 estimated_bytes(const FabricPlan& plan);
 

@@ -52,6 +52,11 @@ bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
   return true;
 }
 
+void FabricPort::stamp(i64 at_ps, FabricPacket* packet) const noexcept {
+  if (!packet->data || packet->hops == nullptr) return;
+  packet->hops->add({low_bytes_ + high_bytes_, bytes_, kFabricBeginNs + at_ps / kFabricPsPerNs, bytes_per_s_});
+}
+
 void FabricPort::set_odd() noexcept {
   odd_ = loss_ > 0 || bit_error_rate_ > 0 || jitter_ps_ > 0 || reorder_ps_max_ > 0 || burst_ps_ > 0;
 }

@@ -111,6 +111,7 @@ class alignas(64) FabricPort {
   bool touched() const noexcept { return touched_; }
   void set_touched(bool touched) noexcept { touched_ = touched; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }
+  void set_stamps() noexcept { stamps_ = true; }  // it is a port of a switch, and a policy of the run reads telemetry
   PortReport report() const;
 
  private:
@@ -141,6 +142,7 @@ class alignas(64) FabricPort {
   bool survives(FabricPacket* packet, i64 bytes);
   void set_odd() noexcept;
   void mark(FabricPacket* packet, i64 queue_bytes);
+  void stamp(i64 at_ps, FabricPacket* packet) const noexcept;
   // Changes the bytes that are queued in low_.
   void add_low(i64 bytes) noexcept {
     low_bytes_ += bytes;
@@ -168,6 +170,7 @@ class alignas(64) FabricPort {
   bool odd_ : 1 = false;   // the port has losses, jitter, reordering or a token bucket, which start() must handle
   bool up_ : 1 = true, paused_ : 1 = false, leads_to_host_ : 1 = false, wake_pending_ : 1 = false, touched_ : 1 = false;
   bool high_waits_ : 1 = false;  // high_ is not empty
+  bool stamps_ : 1 = false;
 
   Queue high_;
   i64 high_bytes_ = 0;

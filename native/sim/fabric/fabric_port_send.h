@@ -31,6 +31,7 @@ template <class Sink>
 inline void FabricPort::start(i64 at_ps, FabricPacket* packet, i64 bytes, Sink* sink) {
   const bool low = packet->data && !packet->trimmed;
   if (low) mark(packet, low_bytes_ + bytes);
+  if (stamps_) stamp(at_ps, packet);
   sending_low_bytes_ = low ? static_cast<u32>(bytes) : 0;
   const i64 takes = takes_ps(bytes);
   // Token bucket: a port that was idle may send ahead of its rate, up to the size of the bucket.

@@ -28,6 +28,7 @@ FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNe
   }
   while ((2 * window_ps >> time_shift_) >= static_cast<i64>(kTimes)) ++time_shift_;
   if (plan.trace_ns == 0) path_counters_ = std::make_unique<core::PathCells[]>(plan.paths);
+  if (reads_hops(plan)) telemetry_ = std::make_unique<FabricTelemetry>();
   if (plan.check) checks_ = std::make_unique<FabricChecks>(plan, *work);
   shared_.plan = &plan;
   shared_.net = net;
@@ -36,6 +37,7 @@ FabricShard::FabricShard(u32 index, u32 shards, const FabricPlan& plan, FabricNe
   shared_.packets = &packets_;
   shared_.burst = burst_.get();
   shared_.checks = checks_.get();
+  shared_.telemetry = telemetry_.get();
 }
 
 // Packets in flight need no cleanup, because the pool frees all packets at once.

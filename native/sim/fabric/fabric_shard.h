@@ -10,6 +10,7 @@
 
 #include "native/sim/fabric/fabric_checks.h"
 #include "native/sim/fabric/fabric_switch.h"
+#include "native/sim/fabric/fabric_telemetry.h"
 
 namespace weft::sim {
 
@@ -114,6 +115,7 @@ class FabricShard final : public FabricSink {
   FabricShared shared_;
   std::unique_ptr<core::TxBurst> burst_;
   std::unique_ptr<FabricChecks> checks_;
+  std::unique_ptr<FabricTelemetry> telemetry_;
   FabricMoment first_violation_, first_failure_, first_policy_failure_;
   i64 packet_hops_ = 0;
   std::unique_ptr<core::PathCells[]> path_counters_;

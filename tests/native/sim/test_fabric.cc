@@ -66,6 +66,55 @@ TEST(port__serves_first_come_first_and_control_before_data) {
   CHECK(!bench.port.waits());
 }
 
+// What two ports on the way stamp: the queue behind the packet, what the port sent before it, and when it began to
+// send.
+TEST(port__stamps_queue_bytes_and_time_of_departure) {
+  PortBench one(false, 100'000), other(false, 100'000);
+  one.port.set_stamps();
+  other.port.set_stamps();
+  std::vector<FabricPacket*> sent;
+  for (int i = 0; i < 3; ++i) {
+    sent.push_back(one.packet(936));
+    sent.back()->hops = one.pool.take_hops();
+    one.port.offer(0, sent.back(), &one.sink);
+  }
+  one.port.offer(0, one.packet(0, false), &one.sink);  // 64 bytes that go before the second and third packet
+  one.port.advance(1'000'000, &one.sink);
+  for (FabricPacket* packet : one.sink.arrived) other.port.offer(packet->due_ps, packet, &other.sink);
+  other.port.advance(10'000'000, &other.sink);
+  const i64 queues[] = {2064, 1000, 0}, tx[] = {0, 1064, 2064}, begun_ps[] = {0, 85'120, 165'120};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const wire::HopRecords& records = *sent[i]->hops;
+    CHECK_EQUAL(records.count, 2u);
+    CHECK_EQUAL(records.hops[0].queue_bytes, i == 0 ? 0 : queues[i]);  // the others arrive when the first has begun
+    CHECK_EQUAL(records.hops[0].tx_bytes, tx[i]);
+    CHECK_EQUAL(records.hops[0].timestamp_ns, kFabricBeginNs + begun_ps[i] / 1000);
+    CHECK_EQUAL(records.hops[0].link_bytes_per_s, kRate);
+    CHECK_EQUAL(records.hops[1].queue_bytes, 0);  // the second port is as fast as the first
+    CHECK_EQUAL(records.hops[1].tx_bytes, tx[i]);
+    CHECK_EQUAL(records.hops[1].timestamp_ns, kFabricBeginNs + (begun_ps[i] + 1'080'000) / 1000);
+  }
+  for (FabricPacket* packet : sent) one.pool.give(packet);
+  CHECK(one.pool.take()->hops == nullptr);
+}
+
+TEST(port__stamps_no_control_packet_no_ninth_hop_and_nothing_unasked) {
+  PortBench bench(false, 100'000);
+  FabricPacket* data = bench.packet(936);
+  data->hops = bench.pool.take_hops();
+  bench.port.offer(0, data, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
+  CHECK_EQUAL(data->hops->count, 0u);
+  bench.port.set_stamps();
+  for (i64 hop = 1; hop <= 9; ++hop) bench.port.offer(hop * 1'000'000, data, &bench.sink);
+  CHECK_EQUAL(data->hops->count, wire::HopRecords::kMax);
+  CHECK_EQUAL(data->hops->hops[7].tx_bytes, 8000);
+  FabricPacket* control = bench.packet(0, false);
+  control->hops = bench.pool.take_hops();
+  bench.port.offer(20'000'000, control, &bench.sink);
+  CHECK_EQUAL(control->hops->count, 0u);
+}
+
 // Departure times do not depend on how often, and up to which times, a port's state is brought up to date.
 TEST(port__settling_more_often_changes_nothing) {
   std::vector<i64> due[2];
