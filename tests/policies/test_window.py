@@ -16,7 +16,18 @@ from congestion.registry import find
 
 from .rig import SEGMENT, US, Rig, WindowRig
 
-EVERY = ["aimd", "bbr", "cubic", "dcqcn", "dctcp", "nscc", "swift", "timely"]
+EVERY = [
+    "aimd",
+    "bbr",
+    "cubic",
+    "dcqcn",
+    "dctcp",
+    "hpcc",
+    "nscc",
+    "powertcp",
+    "swift",
+    "timely",
+]
 
 # The network for which Ultra Ethernet chose its constants: 100 Gb/s, 12 us, segments of 4 KiB.
 REFERENCE = {

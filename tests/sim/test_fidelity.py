@@ -28,6 +28,23 @@ def test_fidelity__eqds_fills_it_with_one_product_of_speculation() -> None:
     assert row["retransmits_per_packet"] < 2
 
 
+def test_fidelity__hpcc_leaves_a_twentieth_of_the_link_and_no_queue() -> None:
+    result = run("int_two_flows")
+    row = result.summary()
+    assert row["finished"]
+    assert row["dropped"] == 0 == row["retransmits_per_packet"]
+    assert 0.93 < 2 * 25e6 * 1.064 / 12.5 / row["completion_ns"] < 0.96
+    (tier,) = [one for one in result.tiers if one["tier"] == "leaf>host"]
+    assert tier["queue_bytes_p99"] < 5_000
+
+
+def test_fidelity__powertcp_fills_the_link_of_an_incast_after_the_first_queue() -> None:
+    row = run("int_incast").summary()
+    assert row["finished"]
+    assert row["completion_ns"] < 1.02 * link_ns(255, 1_000_000)
+    assert row["retransmits_per_packet"] == 0
+
+
 def test_fidelity__the_queue_of_dctcp_is_at_its_threshold() -> None:
     result = run("dctcp_queue")
     (tier,) = [one for one in result.tiers if one["tier"] == "leaf>host"]

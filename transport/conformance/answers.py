@@ -29,7 +29,7 @@ def complaint(family: Family, chunk: Chunk, statuses: Any, results: Any) -> str:
 def described(chunk: Chunk, at: int) -> str:
     """The non-zero fields of an event, as text."""
     event = chunk.events[at]
-    return " ".join(f"{name}={event[name]}" for name in event.dtype.names if event[name] != 0)
+    return " ".join(f"{name}={event[name]}" for name in event.dtype.names if event[name].any())
 
 
 def _window(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
