@@ -332,3 +332,16 @@ def test_read__what_came_before_damage_is_there(recorded: list[Recording]) -> No
 def test_read__a_recording_of_another_version_is_refused() -> None:
     with pytest.raises(RecordingError, match="another version of weft; record it again"):
         parse(b"weftrec1" + bytes(64))
+
+
+@pytest.mark.parametrize("name", ["hpcc", "powertcp"])
+def test_recording__sockets_bring_no_telemetry_and_its_policies_work(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run-%p.weftrec"
+    with pair(window_policy=name, record_file=path) as (here, there):
+        traffic(here, there, messages=3)
+    steps = [step for file in sorted(tmp_path.iterdir()) for step in read(file).of("window")]
+    assert {step.policy.name for step in steps} == {name}
+    assert any(step.hook == 1 for step in steps)
+    assert not any(step.failed or step.event["hops"].any() for step in steps)
