@@ -7,6 +7,11 @@ The record of a peer has 32 slots; the hash of a flow selects its slot. If an ac
 mark, all its bytes count as marked. To avoid reordering in TCP, PLB moves a flow at a pause after
 three congested round trips, and without a pause after twelve. Here reordering across paths costs
 nothing, so the flow moves after three congested round trips.
+
+A timeout moves the flow. With `paper`, marks then do not move it for a random time between
+`suspend_ns` and twice as long, because they could lead it back to the broken path; 60 s is the
+default of Linux (tcp_plb_suspend_rto_sec). `host` and `fabric` depart from this: the core does not
+use a silent path until a probe is answered, so marks cannot lead a flow back to it.
 """
 
 from __future__ import annotations
@@ -25,12 +30,14 @@ Flow = record(
     round_ns=(0,) * PLACES,  # start of the current round trip
     acked_bytes=(0.0,) * PLACES,  # bytes acknowledged in the current round trip
     marked_bytes=(0.0,) * PLACES,
+    suspended_ns=(0,) * PLACES,  # until when marks do not move the flow
 )
 
 Params = record(
     burst_bytes=65_536,
     marked_share=0.5,  # share of marked bytes above which a round trip is congested
     rounds_max=3,
+    suspend_ns=0,  # least time after a timeout in which marks do not move the flow
 )
 
 
@@ -59,7 +66,7 @@ def count(flow: Any, params: Any, event: Any, place: int, span_ns: int) -> None:
         flow.rounds[place] += 1
     else:
         flow.rounds[place] = 0
-    if flow.rounds[place] >= params.rounds_max:
+    if flow.rounds[place] >= params.rounds_max and event.now_ns >= flow.suspended_ns[place]:
         flow.path[place] = 0
     flow.acked_bytes[place] = 0.0
     flow.marked_bytes[place] = 0.0
@@ -72,6 +79,9 @@ def on_feedback(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> 
     if event.flow >= 0 and flow.path[place] == index + 1:
         if event.kind == TIMEOUT:
             flow.path[place] = 0
+            flow.rounds[place] = 0
+            pause_ns = int(params.suspend_ns * (1.0 + event.rand))
+            flow.suspended_ns[place] = event.now_ns + pause_ns
         else:
             count(flow, params, event, place, max(event.rtt_ns, paths[index].rtt_ns))
     result.path = index
@@ -84,10 +94,14 @@ POLICY = path_policy(
     params=Params,
     pick=pick,
     on_feedback=on_feedback,
-    presets={"host": {}, "paper": {}, "fabric": {"burst_bytes": 4_096}},
+    presets={
+        "host": {},
+        "paper": {"suspend_ns": 60_000_000_000},
+        "fabric": {"burst_bytes": 4_096},
+    },
     promises=Promises(
         source="Qureshi et al., SIGCOMM 2022, section 3",
         signals=("ecn", "loss", "timeout", "chance"),
-        state_bytes_max=1_304,
+        state_bytes_max=1_560,
     ),
 )

@@ -295,6 +295,30 @@ def test_plb__half_of_a_round_trip_marked_is_not_yet_congested() -> None:
     assert rig.call("pick", flow=5, rand=0.99)["path"] == home
 
 
+@pytest.mark.parametrize(("preset", "moves"), [("host", True), ("paper", False)])
+def test_plb__after_a_timeout_marks_move_the_flow_only_after_a_pause(
+    preset: str, moves: bool
+) -> None:
+    policy = find("path", "plb")
+    rig = Rig(policy, 64, **policy.presets[preset])
+    rig.shared["usable"] = 1
+    home = rig.call("pick", flow=5, rand=0.5)["path"]
+    fields = {"flow": 5, "n_paths": 64, "bytes": SEGMENT, "rtt_ns": 100 * US}
+    rig.call("on_feedback", now_ns=10**9, kind=TIMEOUT, path=home, rand=0.5, **fields)
+    assert rig.call("pick", flow=5, rand=0.0)["path"] == 0  # the timeout itself moves it
+
+    def moved(start_ns: int) -> bool:
+        for step in range(3):
+            now_ns = start_ns + 100 * US * step
+            rig.call("on_feedback", now_ns=now_ns, kind=ECN, path=0, **fields)
+        return bool(rig.call("pick", flow=5, rand=0.99)["path"] == 63)
+
+    assert moved(10**9 + MS) == moves
+    if not moves:
+        assert not moved(90 * 10**9)
+        assert moved(92 * 10**9)  # 60 s and half of it again have passed
+
+
 @pytest.mark.parametrize("name", ["plb", "flowlet"])
 def test_sticky__a_timeout_and_a_dead_path_move_the_flow_a_resend_does_not(name: str) -> None:
     rig = peer(name, 64)
