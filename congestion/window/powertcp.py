@@ -6,11 +6,11 @@ the same of a full link without a queue. Switch ports stamp what it needs into e
 
 Departures: only switch ports stamp, not the sender's own; a flow follows one path at a time,
 because windows are per flow here, and takes another one when that path brought nothing for a round
-trip; the rate of a port counts as at most its link's, and power as at least `power_min`; a window
-that the sender does not use does not grow; a loss halves the window at most once in a round trip,
-and `timeout_limit` timeouts in a row set it to the minimum, because the network may drop packets.
-`hold_ns` adds room for segments that wait at the receiver for their acknowledgment, and is part of
-the time over which power is smoothed.
+trip; the rate of a port counts as at most its link's, and power as at least `power_min`; samples
+in which no port has power are left out; a window that the sender does not use does not grow; a loss
+halves the window at most once in a round trip, and `timeout_limit` timeouts in a row set it to the
+minimum, because the network may drop packets. `hold_ns` adds room for segments that wait at the
+receiver for their acknowledgment, and is part of the time over which power is smoothed.
 
 Without telemetry (sockets, verbs, switches that stamp nothing) power is that of the round trip,
 (growth of the RTT + 1) times RTT / least RTT, as in the paper's version for such networks, but with
@@ -115,11 +115,11 @@ def measure(flow: Any, params: Any, event: Any, base_ns: float) -> None:
                 sent = min(sent_bytes * 1e9 / (between_ns * rate), 1.0)
                 current = grown_bytes * 1e9 / (between_ns * rate) + sent
                 power = current * (queue_bytes * 1e9 / (rate * base_ns) + 1.0)
-                if power > most or period_ns == 0.0:
+                if power > most:
                     most = power
                     period_ns = between_ns
     if period_ns > 0.0:
-        smooth(flow, max(most, 0.0), period_ns, base_ns + params.hold_ns)
+        smooth(flow, most, period_ns, base_ns + params.hold_ns)
 
 
 def measure_delay(flow: Any, event: Any, base_ns: float) -> None:
