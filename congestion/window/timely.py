@@ -3,11 +3,16 @@
 Sources: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT 2016,
 section 4.3, and Mittal et al., "TIMELY", SIGCOMM 2015, section 4. Marks are not used.
 
-Departures: thresholds apply to the RTT less the path's own minimum RTT, because paths may differ in
-length; above the upper threshold the rate falls at most once per round trip; a gradient is the
-difference of two samples of one path, divided by the round trips between them; a loss halves the
-rate at most once per round trip, because the network may drop packets; and a window limits the
-bytes in flight to the rate times the sum of the minimum RTT and `high_ns`.
+The preset `paper` is algorithm 2 of the first paper: the thresholds are of the whole RTT, and each
+completion of 16 KB updates the rate, once in the least RTT at most, also above the upper threshold.
+Its departures: a loss halves the rate at most once in a round trip, because the network may drop
+packets; the rate does not grow while there is nothing to send; gradients compare samples of one
+path; and a window limits the bytes in flight to the rate times the sum of the minimum RTT and
+`high_ns`.
+
+The other presets depart further: thresholds apply to the RTT less the path's own minimum RTT,
+because paths may differ in length; above the upper threshold the rate falls at most once per round
+trip; and a gradient is divided by the round trips between its two samples.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ Flow = record(
     difference_ns=float,  # smoothed change of the queueing delay per round trip
     update_ns=int,
     cut_ns=int,
+    completed_bytes=float,  # acknowledged since the last update
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
@@ -41,6 +47,8 @@ Params = record(
     start_share=0.5,  # initial rate as a share of the link's; TIMELY, section 4.2: 1 / (flows + 1)
     least_share=0.001,
     timeout_limit=3,
+    whole_rtt=0,  # 1: the thresholds are of the RTT; 0: of the RTT less its minimum on the path
+    completion_bytes=0.0,  # an update after so many bytes; 0: by time only, and cuts once per RTT
 )
 
 
@@ -72,6 +80,8 @@ def note_difference(flow: Any, params: Any, event: Any, queue_ns: float, base_ns
     slot = event.path % SLOTS
     if flow.paths[slot] == event.path + 1:
         round_trips = max((event.now_ns - flow.sampled_ns[slot]) / base_ns, 1.0)
+        if params.completion_bytes > 0.0:
+            round_trips = 1.0  # consecutive samples, whatever the time between them
         difference_ns = (queue_ns - flow.queues_ns[slot]) / round_trips
         flow.difference_ns += params.smoothing * (difference_ns - flow.difference_ns)
     flow.paths[slot] = event.path + 1
@@ -84,18 +94,27 @@ def update(flow: Any, params: Any, event: Any) -> None:
     base_ns = max(float(event.rtt_min_ns), 1.0)
     queue_ns = max(float(event.rtt_ns) - base_ns, 0.0)
     note_difference(flow, params, event, queue_ns, base_ns)
+    delay_ns = queue_ns
+    reference_ns = base_ns + params.low_ns
+    if params.whole_rtt == 1:
+        delay_ns = float(event.rtt_ns)
+        reference_ns = max(params.low_ns, 1.0)
     step = params.increase_share * link(params, event)
     if event.app_limited != 0:
         step = 0.0
-    if queue_ns < params.low_ns:
+    if delay_ns < params.low_ns:
         flow.rate += step
-    elif queue_ns > params.high_ns:
-        excess = (queue_ns - params.high_ns) / (queue_ns + base_ns)
-        cut(flow, event, 1.0 - params.gain_high * excess)
+    elif delay_ns > params.high_ns:
+        excess = (delay_ns - params.high_ns) / (queue_ns + base_ns)
+        factor = 1.0 - params.gain_high * excess
+        if params.completion_bytes > 0.0:
+            flow.rate *= factor
+        else:
+            cut(flow, event, factor)
     else:
         gradient = flow.difference_ns / base_ns
         weight = min(max(2.0 * gradient + 0.5, 0.0), 1.0)
-        error = (queue_ns - params.low_ns) / (base_ns + params.low_ns)
+        error = (delay_ns - params.low_ns) / reference_ns
         flow.rate *= 1.0 - min(params.gain * weight * error, 0.5)
         flow.rate += step * (1.0 - weight)
 
@@ -112,10 +131,13 @@ def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.timeouts = 0
+    flow.completed_bytes += event.acked_bytes
     # The rate is updated once per minimum RTT, as in section 3.2 of the CoNEXT paper.
-    if event.rtt_ns > 0 and event.now_ns - flow.update_ns >= event.rtt_min_ns:
+    complete = flow.completed_bytes >= params.completion_bytes
+    if event.rtt_ns > 0 and complete and event.now_ns - flow.update_ns >= event.rtt_min_ns:
         update(flow, params, event)
         flow.update_ns = event.now_ns
+        flow.completed_bytes = 0.0
     answer(flow, params, event, result)
 
 
@@ -140,11 +162,15 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
-    presets={"host": {}, "paper": {}, "fabric": {"low_ns": 5_000.0, "high_ns": 50_000.0}},
+    presets={
+        "host": {},
+        "paper": {"whole_rtt": 1, "completion_bytes": 16_000.0},
+        "fabric": {"low_ns": 5_000.0, "high_ns": 50_000.0},
+    },
     promises=Promises(
         source="Zhu et al., CoNEXT 2016, section 4.3",
         signals=("rtt", "loss", "timeout"),
-        state_bytes_max=424,
+        state_bytes_max=432,
         cut_on=("rtt", "loss"),
         cut_factor=(0.4, 0.999),
         convergence_rtts=40,

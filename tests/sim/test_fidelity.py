@@ -1,6 +1,10 @@
 """Rows of docs/FIDELITY.md: runs in which a shipped policy must do as its paper says."""
 
-from transport.sim import run
+from typing import Any
+
+import numpy as np
+
+from transport.sim import Result, run
 
 from .support import needs_fabric
 
@@ -50,3 +54,22 @@ def test_fidelity__the_queue_of_dctcp_is_at_its_threshold() -> None:
     (tier,) = [one for one in result.tiers if one["tier"] == "leaf>host"]
     assert 17 * 1_500 < tier["queue_bytes_p50"] < 23 * 1_500
     assert result.summary()["dropped"] == 0
+
+
+def settled(result: Result, name: str) -> Any:
+    """A sampled value in the second half of a run, before its last flow ends."""
+    values = result.samples[name]
+    return values[len(values) // 2 : len(values) * 9 // 10]
+
+
+def test_fidelity__timely_settles_at_its_fixed_point_between_the_thresholds() -> None:
+    result = run("timely_queue")
+    base_ns = 4 * 4_000 + 2 * 1_200 + 200  # four wires, a packet and an acknowledgment on two links
+    rtt_ns = base_ns + np.median(settled(result, "queue_bytes_max")) / 1.25
+    # Zhu et al., CoNEXT 2016: T_low * (1 + N * delta / (beta * C)), here 50 us * 1.5.
+    assert 0.95 * 75_000 < rtt_ns < 1.05 * 75_000
+    rates = settled(result, "pacing_bytes_per_s")
+    assert rates.min() > 0.98 * rates.max()
+    row = result.summary()
+    assert row["dropped"] == 0
+    assert row["completion_ns"] < 1.01 * 4 * 100e6 * 1_500 / 1_432 / 1.25
