@@ -43,3 +43,41 @@ def test_timely__a_part_of_a_completion_changes_nothing() -> None:
     rig = timely()
     assert rate_after(rig, 1_000, 30, 8_000 / SEGMENT) == 625e6
     assert rate_after(rig, 1_100, 30, 8_000 / SEGMENT + 1) > 625e6
+
+
+def dcqcn(**network: float) -> WindowRig:
+    """A flow on a link of 40 Gb/s whose smoothed RTT is longer than the paper's periods."""
+    given = {"link_bytes_per_s": 5_000_000_000, "srtt_ns": 200 * US} | network
+    return of_paper("dcqcn", given)
+
+
+def test_dcqcn__marks_count_every_50_us_also_within_a_long_round_trip() -> None:
+    rig = dcqcn()
+    assert rate_after(rig, 50, 200, 1, marked=1) == pytest.approx(2.5e9)
+    assert rate_after(rig, 100, 200, 1, marked=1) == pytest.approx(1.25e9)
+
+
+def test_dcqcn__alpha_and_the_rate_have_timers_of_their_own() -> None:
+    rig = dcqcn()
+    rig.params["timer_period_ns"] = 300 * US
+    rate_after(rig, 50, 200, 1, marked=1)  # restarts both timers
+    rate_after(rig, 50 + 56, 200, 1)
+    assert rig.state("alpha") == pytest.approx(255 / 256)
+    assert rig.state("timer_stages") == 0
+    rate_after(rig, 50 + 301, 200, 1)
+    assert rig.state("alpha") == pytest.approx((255 / 256) ** 5)
+    assert rig.state("timer_stages") == 1
+
+
+def test_dcqcn__sent_bytes_move_the_counter() -> None:
+    rig = dcqcn()
+    rate_after(rig, 1, 200, 1, delivered_bytes=1_000_000, inflight_bytes=8_000_000)
+    assert rig.state("byte_stages") == 0
+    rate_after(rig, 2, 200, 1, delivered_bytes=2_000_000, inflight_bytes=9_000_000)
+    assert (rig.state("byte_stages"), rig.state("unstaged_bytes")) == (1, 1e6)
+
+
+def test_dcqcn__the_timer_raises_a_rate_that_is_not_used() -> None:
+    rig = dcqcn()
+    assert rate_after(rig, 50, 200, 1, marked=1) == pytest.approx(2.5e9)
+    assert rate_after(rig, 106, 200, 1, app_limited=1) == pytest.approx(3.75e9)

@@ -73,3 +73,34 @@ def test_fidelity__timely_settles_at_its_fixed_point_between_the_thresholds() ->
     row = result.summary()
     assert row["dropped"] == 0
     assert row["completion_ns"] < 1.01 * 4 * 100e6 * 1_500 / 1_432 / 1.25
+
+
+def test_fidelity__dcqcn_keeps_the_queue_of_its_fixed_point() -> None:
+    queue_bytes = settled(run("dcqcn_queue"), "queue_bytes_max")
+    # The marking share at which the fluid model of Zhu et al., CoNEXT 2016, stands still.
+    wanted_bytes = 5_000 + dcqcn_share(flows=2) * 195_000 / 0.01
+    assert 20_000 < wanted_bytes < 20_300
+    assert 0.85 * wanted_bytes < np.median(queue_bytes) < 1.15 * wanted_bytes
+
+
+def dcqcn_share(flows: int) -> float:
+    """The share of marks at which the model's rates do not change: packets of 1 kB at 40 Gb/s."""
+    rate, increase, stage = 5e6 / flows, 5e3, 1e4  # packets a second, and packets
+    timer_s, alpha_s, mark_s, fast = 55e-6, 55e-6, 50e-6, 5
+
+    def excess(share: float) -> float:
+        """How much faster marks lower the rate than timer and counter raise it."""
+        kept = 1 - share
+        marked = (1 - kept ** (mark_s * rate)) / mark_s  # notifications a second
+        alpha = 1 - kept ** (alpha_s * rate)
+        by_bytes = share / (kept**-stage - 1)
+        by_time = share / (kept ** (-timer_s * rate) - 1)
+        slow = kept ** (fast * stage) * by_bytes + kept ** (fast * timer_s * rate) * by_time
+        gap = increase * rate * slow / marked  # target rate less rate
+        return float(rate * alpha / 2 * marked - gap / 2 * rate * (by_bytes + by_time))
+
+    low, high = 1e-7, 0.1
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    return low
