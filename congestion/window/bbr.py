@@ -7,7 +7,8 @@ draft-cardwell-ccwg-bbr (version 3), sections 5.3.3 and 5.3.4. Marks are not use
 Departures: a round is one smoothed RTT of time, because acknowledgments cover many segments; loss
 rates are computed over some hundred segments, because one loss in thirty says little; the window is
 larger by what is sent while the receiver delays acknowledgments; repeated timeouts restart the
-model.
+model. In the defaults and in `fabric` (`aged` is 0), round trips in which too little was sent are
+not among the last ten, so that an old rate is kept through a long pause.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ Flow = record(
     rtt_ns=int,  # minimum RTT
     rtt_stamp_ns=int,  # when the minimum RTT was last measured
     mode_ns=int,  # when PROBE_RTT began
+    held_rounds=int,  # round trips to come whose acknowledgments are of too little sent
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 
@@ -58,6 +60,7 @@ Params = record(
     rtt_believed_ns=5_000_000,  # how long a minimum RTT counts: 100 RTTs of 50 us; paper: 10 s
     probe_rtt_ns=200_000,  # length of PROBE_RTT: 2 RTTs and acknowledgment delays; paper: 200 ms
     timeout_limit=3,
+    aged=0,  # 1: round trips in which too little was sent age the filter of rates, as in the paper
 )
 
 
@@ -104,11 +107,23 @@ def measure_rtt(flow: Any, params: Any, event: Any) -> None:
         flow.rtt_stamp_ns = event.now_ns
 
 
-def measure_rate(flow: Any, event: Any, elapsed_ns: int) -> None:
-    """Records a round trip's delivery rate; if too little was sent, only if it is a new maximum."""
+def measure_rate(flow: Any, params: Any, event: Any, elapsed_ns: int) -> None:
+    """Records a round trip's delivery rate; if too little was sent, only if it is a new maximum.
+
+    If such round trips age the filter, they remove old rates, and best_rate stays until the next
+    rate is recorded. What was sent in such a round trip is acknowledged in the next one.
+    """
     rate = (float(event.delivered_bytes) - flow.round_bytes) * 1e9 / elapsed_ns
     held_back = event.app_limited != 0 or flow.mode == PROBE_RTT
+    if params.aged == 1:
+        flow.held_rounds = max(flow.held_rounds - 1, 0)
+        if held_back:
+            flow.held_rounds = 2
+        held_back = flow.held_rounds > 0
     if held_back and rate < flow.best_rate:
+        if params.aged == 1:
+            flow.rates[flow.round % len(flow.rates)] = 0.0
+            flow.round += 1
         return
     flow.rates[flow.round % len(flow.rates)] = max(rate, 0.0)
     flow.round += 1
@@ -212,7 +227,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     measure_rtt(flow, params, event)
     elapsed_ns = event.now_ns - flow.round_ns
     if elapsed_ns >= max(event.srtt_ns, event.rtt_min_ns, 1):
-        measure_rate(flow, event, elapsed_ns)
+        measure_rate(flow, params, event, elapsed_ns)
         heed_losses(flow, params, event)
         move_on(flow, params, event)
         begin_round(flow, event)
@@ -242,13 +257,18 @@ POLICY = window_policy(
     on_timeout=on_timeout,
     presets={
         "host": {},
-        "paper": {"held_ns": 0, "rtt_believed_ns": 10_000_000_000, "probe_rtt_ns": 200_000_000},
+        "paper": {
+            "held_ns": 0,
+            "rtt_believed_ns": 10_000_000_000,
+            "probe_rtt_ns": 200_000_000,
+            "aged": 1,
+        },
         "fabric": {"held_ns": 0},
     },
     promises=Promises(
         source="Cardwell et al., ACM Queue 14(5), 2016",
         signals=("rate", "rtt", "loss", "timeout", "chance"),
-        state_bytes_max=232,
+        state_bytes_max=240,
         fairness_min=0.6,
         utilization_min=0.9,
         intrinsic={

@@ -81,3 +81,38 @@ def test_dcqcn__the_timer_raises_a_rate_that_is_not_used() -> None:
     rig = dcqcn()
     assert rate_after(rig, 50, 200, 1, marked=1) == pytest.approx(2.5e9)
     assert rate_after(rig, 106, 200, 1, app_limited=1) == pytest.approx(3.75e9)
+
+
+def bbr() -> WindowRig:
+    """A flow that cruises at 100 MB/s with an RTT of 100 us, and that has ten rates."""
+    rig = of_paper("bbr", {"rand": 0.5})
+    rig.flow["mode"], rig.flow["round"], rig.flow["round_ns"] = 2, 10, 1_000 * US
+    rig.flow["rates"], rig.flow["best_rate"], rig.flow["rtt_ns"] = 1e8, 1e8, 100 * US
+    return rig
+
+
+def round_trips(rig: WindowRig, first: int, count: int, rate: float, **fields: Any) -> None:
+    """Round trips, each of which delivers what a rate gives in 100 us."""
+    for step in range(first, first + count):
+        delivered = rig.state("round_bytes") + int(rate * 100e-6)
+        now_us = 1_000 + 100 * (step + 1)
+        rig.tell("on_ack", now_us, acked_segments=1, delivered_bytes=delivered, **fields)
+
+
+def test_bbr__too_little_sent_lowers_no_rate_but_ages_the_filter() -> None:
+    rig = bbr()
+    round_trips(rig, 0, 12, 1e7, app_limited=1)
+    assert rig.state("best_rate") == 1e8
+    round_trips(rig, 12, 1, 1e7)  # acknowledges what was sent while there was little to send
+    assert rig.state("best_rate") == 1e8
+    round_trips(rig, 13, 1, 6e7)
+    assert rig.state("best_rate") == pytest.approx(6e7)
+
+
+def test_bbr__a_short_lack_of_data_leaves_the_older_rates_in_the_filter() -> None:
+    rig = bbr()
+    round_trips(rig, 0, 5, 1e7, app_limited=1)
+    round_trips(rig, 5, 3, 6e7)
+    assert rig.state("best_rate") == 1e8
+    round_trips(rig, 8, 2, 6e7)
+    assert rig.state("best_rate") == pytest.approx(6e7)

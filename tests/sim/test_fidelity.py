@@ -104,3 +104,19 @@ def dcqcn_share(flows: int) -> float:
         middle = (low * high) ** 0.5
         low, high = (low, middle) if excess(middle) > 0 else (middle, high)
     return low
+
+
+def test_fidelity__bbr_fills_the_link_and_drains_its_queue_in_each_gain_cycle() -> None:
+    result = run("bbr_single")
+    row = result.summary()
+    assert row["dropped"] == 0
+    rate = 12.5e6
+    assert row["completion_ns"] < 1.05 * 150e6 * 1_500 / 1_432 / rate * 1e9
+    product_bytes = 0.01014 * rate  # two wires of 5 ms, and a packet on both links
+    assert settled(result, "inflight_bytes").max() < 2 * product_bytes
+    queue_bytes = settled(result, "queue_bytes_max")
+    # Samples every 5 ms: 17 of them are a cycle of eight round trips.
+    cycles = queue_bytes[: len(queue_bytes) // 17 * 17].reshape(-1, 17)
+    assert cycles.min(axis=1).max() <= 1_496
+    # One round trip at 1.25 times the rate leaves a quarter of the product in the queue.
+    assert 0.9 < np.median(cycles.max(axis=1)) / (0.25 * product_bytes) < 1.1
