@@ -120,3 +120,12 @@ def test_fidelity__bbr_fills_the_link_and_drains_its_queue_in_each_gain_cycle() 
     assert cycles.min(axis=1).max() <= 1_496
     # One round trip at 1.25 times the rate leaves a quarter of the product in the queue.
     assert 0.9 < np.median(cycles.max(axis=1)) / (0.25 * product_bytes) < 1.1
+
+
+def test_fidelity__plb_parts_flows_that_share_an_uplink() -> None:
+    plb, single = run("plb_permutation"), run("plb_permutation", {"path": "single"})
+    assert plb.summary()["completion_ns"] < 0.65 * single.summary()["completion_ns"]
+    (ours,), (theirs,) = (
+        [tier for tier in one.tiers if tier["tier"] == "leaf>spine"] for one in (plb, single)
+    )
+    assert ours["imbalance"] < 0.5 * theirs["imbalance"]
