@@ -88,6 +88,11 @@ def test_shared_buffer__is_empty_again_after_trims_losses_and_a_link_that_was_do
     assert 40_000 < found.buffers[0] <= 100_000
 
 
+def test_shared_buffer__fingerprints_without_one_are_those_of_before_there_was_one() -> None:
+    assert "buffer_" not in scenario("hosts = 4").content()
+    assert "buffer_alpha" in scenario("hosts = 4\nbuffer_bytes = 100_000").content()
+
+
 @pytest.mark.parametrize("ecmp", ["hashed", "adaptive"])
 @pytest.mark.parametrize("pause", ["", "pause_bytes = 60_000\nresume_bytes = 30_000\n"])
 def test_shared_buffer__threads_do_not_change_a_run(ecmp: str, pause: str) -> None:

@@ -197,6 +197,9 @@ class Scenario:
         for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]
+        if not kept["network"]["buffer_bytes"]:  # likewise
+            own = kept["network"].items()
+            kept["network"] = {k: v for k, v in own if not k.startswith("buffer_")}
         kept = mixed.canonical(kept)
         kept["files"] = self.file_hashes()
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)
