@@ -225,7 +225,7 @@ class Stream:
             if name in ("kind", "n_paths"):
                 continue
             edges = _CHANCES if name.startswith("rand") else _FLOAT_EDGES
-            if kind.kind == "i":
+            if kind.base.kind == "i":  # a field may be an array
                 edges = _INT_EDGES
                 if name in ("path", "avoid_path"):
                     edges = np.array([0, -1, paths - 1, paths, -paths, -paths - 1, 255, 1 << 62])
