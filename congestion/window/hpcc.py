@@ -4,11 +4,11 @@ Source: Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, algo
 ports stamp their queue, bytes sent, time and rate into each segment, and acknowledgments bring
 these back. U is the estimate of bytes in flight over rate times base RTT, of the busiest port.
 
-Departures: only switch ports stamp, not the sender's own; a flow follows one path at a time,
-because windows are per flow here, and takes another one when that path brought nothing for a round
-trip; the rate of a port counts as at most its link's; a window that the sender does not use does
-not grow, and the smallest is one segment; a loss halves the window at most once in a round trip,
-and `timeout_limit` timeouts in a row set it to the minimum, because the network may drop packets.
+Departures: only switch ports stamp, not the sender's own; a flow may use several paths but has one
+window, so the estimates of up to seven of them, and of the latest, make one average over time; the
+rate of a port counts as at most its link's; a window that the sender does not use does not grow,
+and the smallest is one segment; a loss halves the window at most once in a round trip, and
+`timeout_limit` timeouts in a row set it to the minimum, because the network may drop packets.
 `hold_ns` adds room for segments that wait at the receiver for their acknowledgment.
 
 Without telemetry (sockets, verbs, switches that stamp nothing) U is `eta` times RTT / least RTT:
@@ -23,7 +23,11 @@ from typing import Any
 from congestion.api import MAX_HOPS, record, window_policy
 from congestion.promises import Promises
 
-NO_HOPS = (0,) * MAX_HOPS
+KEPT = 7  # paths whose telemetry is kept
+SLOTS = 8  # and the last one is for the latest of the others
+STALE_RTTS = 100.0  # a path that brought none for so long gives its place to another one
+NO_PATHS = (0,) * SLOTS
+NO_HOPS = (0,) * (SLOTS * MAX_HOPS)
 UNKNOWN_RTT_NS = 50_000.0  # until the first sample
 U_MIN = 0.01  # a link that is idle multiplies the window by at most 95
 
@@ -37,11 +41,12 @@ Flow = record(
     cut_ns=int,
     timeouts=int,  # consecutive timeouts without an acknowledgment
     stamped=int,  # 1: an acknowledgment brought telemetry
-    path=int,  # that of the values below
-    path_ns=int,  # when it last brought telemetry
+    measured_ns=int,  # when telemetry of any path was last compared
     ack_ns=int,  # of the last acknowledgment without telemetry
-    hops=int,
-    hop_queue_bytes=NO_HOPS,
+    paths=NO_PATHS,  # by place: the number of the path plus 1; 0: the place is free
+    path_ns=NO_PATHS,  # when it last brought telemetry
+    path_hops=NO_PATHS,
+    hop_queue_bytes=NO_HOPS,  # by place, MAX_HOPS each
     hop_tx_bytes=NO_HOPS,
     hop_timestamp_ns=NO_HOPS,
 )
@@ -84,15 +89,28 @@ def line(params: Any, event: Any) -> Any:
     return params.link_bytes_per_s
 
 
-def keep(flow: Any, event: Any) -> None:
-    """Keeps the telemetry for the next acknowledgment."""
-    flow.path = event.path
-    flow.path_ns = event.now_ns
-    flow.hops = event.hops
+def place_of(flow: Any, event: Any, base_ns: float) -> Any:
+    """The place of the path. Those that found none free share the last one: the latest has it."""
+    place = KEPT
+    for other in range(KEPT):
+        stale = float(event.now_ns) - flow.path_ns[other] > STALE_RTTS * base_ns
+        if flow.paths[other] == 0 or stale:
+            place = other
+    for own in range(SLOTS):
+        if flow.paths[own] == event.path + 1:
+            place = own
+    return place
+
+
+def keep(flow: Any, event: Any, place: int) -> None:
+    """Keeps the telemetry for the path's next acknowledgment."""
+    flow.paths[place] = event.path + 1
+    flow.path_ns[place] = event.now_ns
+    flow.path_hops[place] = event.hops
     for hop in range(MAX_HOPS):
-        flow.hop_queue_bytes[hop] = event.hop_queue_bytes[hop]
-        flow.hop_tx_bytes[hop] = event.hop_tx_bytes[hop]
-        flow.hop_timestamp_ns[hop] = event.hop_timestamp_ns[hop]
+        flow.hop_queue_bytes[place * MAX_HOPS + hop] = event.hop_queue_bytes[hop]
+        flow.hop_tx_bytes[place * MAX_HOPS + hop] = event.hop_tx_bytes[hop]
+        flow.hop_timestamp_ns[place * MAX_HOPS + hop] = event.hop_timestamp_ns[hop]
 
 
 def smooth(flow: Any, sample: float, tau_ns: float, base_ns: float) -> None:
@@ -100,34 +118,36 @@ def smooth(flow: Any, sample: float, tau_ns: float, base_ns: float) -> None:
     flow.u = (1.0 - share) * flow.u + share * sample
 
 
-def measure(flow: Any, event: Any, base_ns: float) -> None:
-    """MeasureInflight of algorithm 1."""
+def measure(flow: Any, event: Any, base_ns: float, place: int) -> None:
+    """MeasureInflight of algorithm 1. Samples of all paths make one average over time."""
+    old = place * MAX_HOPS
     most = 0.0
     tau_ns = 0.0
     for hop in range(MAX_HOPS):
         if hop < event.hops:
-            between_ns = float(event.hop_timestamp_ns[hop]) - flow.hop_timestamp_ns[hop]
-            sent_bytes = float(event.hop_tx_bytes[hop]) - flow.hop_tx_bytes[hop]
+            between_ns = float(event.hop_timestamp_ns[hop]) - flow.hop_timestamp_ns[old + hop]
+            sent_bytes = float(event.hop_tx_bytes[hop]) - flow.hop_tx_bytes[old + hop]
             rate = float(event.hop_link_bytes_per_s[hop])
             if between_ns > 0.0 and sent_bytes >= 0.0 and rate > 0.0:
                 used = min(sent_bytes * 1e9 / (between_ns * rate), 1.0)
-                queue = min(event.hop_queue_bytes[hop], flow.hop_queue_bytes[hop])
+                queue = min(event.hop_queue_bytes[hop], flow.hop_queue_bytes[old + hop])
                 used += max(queue, 0) * 1e9 / (rate * base_ns)
                 if used > most:
                     most = used
                     tau_ns = between_ns
     if tau_ns > 0.0:
-        smooth(flow, most, tau_ns, base_ns)
+        since_ns = float(event.now_ns) - flow.measured_ns
+        smooth(flow, most, min(tau_ns, since_ns), base_ns)
+        flow.measured_ns = event.now_ns
 
 
 def observe(flow: Any, params: Any, event: Any, base_ns: float) -> None:
     if event.hops > 0:
         flow.stamped = 1
-        if event.path == flow.path and event.hops == flow.hops:
-            measure(flow, event, base_ns)
-            keep(flow, event)
-        elif flow.hops == 0 or float(event.now_ns) - flow.path_ns > base_ns:
-            keep(flow, event)
+        place = place_of(flow, event, base_ns)
+        if flow.paths[place] == event.path + 1 and flow.path_hops[place] == event.hops:
+            measure(flow, event, base_ns, place)
+        keep(flow, event, place)
     elif flow.stamped == 0 and event.rtt_ns > 0:
         # eta at the least RTT, so that the window stays there, and the delay counts as a queue.
         sample = params.eta * event.rtt_ns / base_ns
@@ -217,7 +237,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Li et al., SIGCOMM 2019, algorithm 1",
         signals=("int", "rtt", "loss", "timeout"),
-        state_bytes_max=320,
+        state_bytes_max=1_816,
         cut_on=("rtt", "loss"),
         cut_factor=(0.03, 0.75),
         convergence_rtts=100,

@@ -4,13 +4,13 @@ Source: Addanki et al., "PowerTCP: Pushing the Performance Limits of Datacenter 
 2022, algorithm 1. Power is (growth of the queue + rate) times (queue + rate times base RTT), over
 the same of a full link without a queue. Switch ports stamp what it needs into each segment.
 
-Departures: only switch ports stamp, not the sender's own; a flow follows one path at a time,
-because windows are per flow here, and takes another one when that path brought nothing for a round
-trip; the rate of a port counts as at most its link's, and power as at least `power_min`; samples
-in which no port has power are left out; a window that the sender does not use does not grow; a loss
-halves the window at most once in a round trip, and `timeout_limit` timeouts in a row set it to the
-minimum, because the network may drop packets. `hold_ns` adds room for segments that wait at the
-receiver for their acknowledgment, and is part of the time over which power is smoothed.
+Departures: only switch ports stamp, not the sender's own; a flow may use several paths but has one
+window, so the estimates of up to seven of them, and of the latest, make one average over time; the
+rate of a port counts as at most its link's, and power as at least `power_min`; samples in which no
+port has power are left out; a window that the sender does not use does not grow; a loss halves the
+window at most once in a round trip, and `timeout_limit` timeouts in a row set it to the minimum,
+because the network may drop packets. `hold_ns` adds room for segments that wait at the receiver for
+their acknowledgment, and is part of the time over which power is smoothed.
 
 Without telemetry (sockets, verbs, switches that stamp nothing) power is that of the round trip,
 (growth of the RTT + 1) times RTT / least RTT, as in the paper's version for such networks, but with
@@ -24,7 +24,11 @@ from typing import Any
 from congestion.api import MAX_HOPS, record, window_policy
 from congestion.promises import Promises
 
-NO_HOPS = (0,) * MAX_HOPS
+KEPT = 7  # paths whose telemetry is kept
+SLOTS = 8  # and the last one is for the latest of the others
+STALE_RTTS = 100.0  # a path that brought none for so long gives its place to another one
+NO_PATHS = (0,) * SLOTS
+NO_HOPS = (0,) * (SLOTS * MAX_HOPS)
 UNKNOWN_RTT_NS = 50_000.0  # until the first sample
 
 Flow = record(
@@ -36,12 +40,13 @@ Flow = record(
     cut_ns=int,
     timeouts=int,  # consecutive timeouts without an acknowledgment
     stamped=int,  # 1: an acknowledgment brought telemetry
-    path=int,  # that of the values below
-    path_ns=int,  # when it last brought telemetry
+    measured_ns=int,  # when telemetry of any path was last compared
     ack_ns=int,  # of the last acknowledgment without telemetry
     rtt_ns=int,  # of that acknowledgment
-    hops=int,
-    hop_queue_bytes=NO_HOPS,
+    paths=NO_PATHS,  # by place: the number of the path plus 1; 0: the place is free
+    path_ns=NO_PATHS,  # when it last brought telemetry
+    path_hops=NO_PATHS,
+    hop_queue_bytes=NO_HOPS,  # by place, MAX_HOPS each
     hop_tx_bytes=NO_HOPS,
     hop_timestamp_ns=NO_HOPS,
 )
@@ -84,15 +89,28 @@ def line(params: Any, event: Any) -> Any:
     return params.link_bytes_per_s
 
 
-def keep(flow: Any, event: Any) -> None:
-    """Keeps the telemetry for the next acknowledgment."""
-    flow.path = event.path
-    flow.path_ns = event.now_ns
-    flow.hops = event.hops
+def place_of(flow: Any, event: Any, base_ns: float) -> Any:
+    """The place of the path. Those that found none free share the last one: the latest has it."""
+    place = KEPT
+    for other in range(KEPT):
+        stale = float(event.now_ns) - flow.path_ns[other] > STALE_RTTS * base_ns
+        if flow.paths[other] == 0 or stale:
+            place = other
+    for own in range(SLOTS):
+        if flow.paths[own] == event.path + 1:
+            place = own
+    return place
+
+
+def keep(flow: Any, event: Any, place: int) -> None:
+    """Keeps the telemetry for the path's next acknowledgment."""
+    flow.paths[place] = event.path + 1
+    flow.path_ns[place] = event.now_ns
+    flow.path_hops[place] = event.hops
     for hop in range(MAX_HOPS):
-        flow.hop_queue_bytes[hop] = event.hop_queue_bytes[hop]
-        flow.hop_tx_bytes[hop] = event.hop_tx_bytes[hop]
-        flow.hop_timestamp_ns[hop] = event.hop_timestamp_ns[hop]
+        flow.hop_queue_bytes[place * MAX_HOPS + hop] = event.hop_queue_bytes[hop]
+        flow.hop_tx_bytes[place * MAX_HOPS + hop] = event.hop_tx_bytes[hop]
+        flow.hop_timestamp_ns[place * MAX_HOPS + hop] = event.hop_timestamp_ns[hop]
 
 
 def smooth(flow: Any, sample: float, between_ns: float, base_ns: float) -> None:
@@ -100,18 +118,19 @@ def smooth(flow: Any, sample: float, between_ns: float, base_ns: float) -> None:
     flow.power = (1.0 - share) * flow.power + share * sample
 
 
-def measure(flow: Any, params: Any, event: Any, base_ns: float) -> None:
-    """NormPower of algorithm 1."""
+def measure(flow: Any, params: Any, event: Any, base_ns: float, place: int) -> None:
+    """NormPower of algorithm 1. Samples of all paths make one average over time."""
+    old = place * MAX_HOPS
     most = 0.0
     period_ns = 0.0
     for hop in range(MAX_HOPS):
         if hop < event.hops:
-            between_ns = float(event.hop_timestamp_ns[hop]) - flow.hop_timestamp_ns[hop]
-            sent_bytes = float(event.hop_tx_bytes[hop]) - flow.hop_tx_bytes[hop]
+            between_ns = float(event.hop_timestamp_ns[hop]) - flow.hop_timestamp_ns[old + hop]
+            sent_bytes = float(event.hop_tx_bytes[hop]) - flow.hop_tx_bytes[old + hop]
             rate = float(event.hop_link_bytes_per_s[hop])
             if between_ns > 0.0 and sent_bytes >= 0.0 and rate > 0.0:
                 queue_bytes = float(event.hop_queue_bytes[hop])
-                grown_bytes = queue_bytes - flow.hop_queue_bytes[hop]
+                grown_bytes = queue_bytes - flow.hop_queue_bytes[old + hop]
                 sent = min(sent_bytes * 1e9 / (between_ns * rate), 1.0)
                 current = grown_bytes * 1e9 / (between_ns * rate) + sent
                 power = current * (queue_bytes * 1e9 / (rate * base_ns) + 1.0)
@@ -119,7 +138,9 @@ def measure(flow: Any, params: Any, event: Any, base_ns: float) -> None:
                     most = power
                     period_ns = between_ns
     if period_ns > 0.0:
-        smooth(flow, most, period_ns, base_ns + params.hold_ns)
+        since_ns = float(event.now_ns) - flow.measured_ns
+        smooth(flow, most, min(period_ns, since_ns), base_ns + params.hold_ns)
+        flow.measured_ns = event.now_ns
 
 
 def measure_delay(flow: Any, event: Any, base_ns: float) -> None:
@@ -134,11 +155,10 @@ def measure_delay(flow: Any, event: Any, base_ns: float) -> None:
 def observe(flow: Any, params: Any, event: Any, base_ns: float) -> None:
     if event.hops > 0:
         flow.stamped = 1
-        if event.path == flow.path and event.hops == flow.hops:
-            measure(flow, params, event, base_ns)
-            keep(flow, event)
-        elif flow.hops == 0 or float(event.now_ns) - flow.path_ns > base_ns:
-            keep(flow, event)
+        place = place_of(flow, event, base_ns)
+        if flow.paths[place] == event.path + 1 and flow.path_hops[place] == event.hops:
+            measure(flow, params, event, base_ns, place)
+        keep(flow, event, place)
     elif flow.stamped == 0 and event.rtt_ns > 0:
         measure_delay(flow, event, base_ns)
 
@@ -219,7 +239,7 @@ POLICY = window_policy(
     promises=Promises(
         source="Addanki et al., NSDI 2022, algorithm 1",
         signals=("int", "rtt", "loss", "timeout"),
-        state_bytes_max=320,
+        state_bytes_max=1_816,
         cut_on=("rtt", "loss"),
         cut_factor=(0.03, 0.75),
         convergence_rtts=100,

@@ -87,15 +87,33 @@ def test_hpcc__below_eta_it_adds_and_after_five_round_trips_it_multiplies() -> N
     assert sorted(grown)[-2] < 1.05
 
 
+ESTIMATES = {"hpcc": "u", "powertcp": "power"}
+
+
 @pytest.mark.parametrize("name", ["hpcc", "powertcp"])
 def test_telemetry__of_another_path_is_not_compared(name: str) -> None:
     flow = Flow(name)
     flow.ack(1_000, (0, 0))
-    before = {field: float(flow.rig.state(field)) for field in ("path_ns", "stamped")}
-    flow.ack(1_001, (10 * PRODUCT, 7), path=1)
-    assert {field: float(flow.rig.state(field)) for field in before} == before
-    flow.ack(1_000 + 2 * BASE_US, (10 * PRODUCT, 9), path=1)  # path 0 brought nothing meanwhile
-    assert flow.rig.state("path") == 1
+    before = flow.rig.state(ESTIMATES[name])
+    for path in range(1, 12):
+        flow.ack(1_000 + path, (10 * PRODUCT, 7), path=path)
+    assert flow.rig.state(ESTIMATES[name]) == before
+
+
+@pytest.mark.parametrize("name", ["hpcc", "powertcp"])
+@pytest.mark.parametrize("paths", [2, 7, 16, 64])
+def test_telemetry__a_path_is_compared_when_it_comes_back_however_late(
+    name: str, paths: int
+) -> None:
+    """An idle network after a full one: the estimate falls, though no path returns in a trip."""
+    flow = Flow(name)
+    flow.ack(1_000, (0, 0))
+    flow.ack(1_000 + BASE_US, (9 * PRODUCT, 9 * PRODUCT))
+    high = flow.rig.state(ESTIMATES[name])
+    for turn in range(3 * paths):
+        at_us = 1_000 + (2 + turn) * BASE_US
+        flow.ack(at_us, (0, 10 * PRODUCT + turn * PRODUCT // 10), path=turn % paths)
+    assert flow.rig.state(ESTIMATES[name]) < 0.5 < high
 
 
 @pytest.mark.parametrize("name", ["hpcc", "powertcp"])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from transport.sim import Result, run
 
@@ -47,6 +48,15 @@ def test_fidelity__powertcp_fills_the_link_of_an_incast_after_the_first_queue() 
     assert row["finished"]
     assert row["completion_ns"] < 1.02 * link_ns(255, 1_000_000)
     assert row["retransmits_per_packet"] == 0
+
+
+@pytest.mark.parametrize("paths", [1, 16, 64, 256])
+@pytest.mark.parametrize("window", ["hpcc:fabric", "powertcp:fabric", "powertcp:paper"])
+def test_fidelity__telemetry_of_many_paths_keeps_no_flow_small(window: str, paths: int) -> None:
+    """A flow whose path never returns within a round trip once kept its estimate for ever."""
+    found = run("permutation_128", {"window": window}, changes={"hosts.paths": paths})
+    assert found.summary()["finished"]
+    assert found.summary()["slowdown_max"] < (7 if paths == 1 else 3)
 
 
 def test_fidelity__the_queue_of_dctcp_is_at_its_threshold() -> None:
