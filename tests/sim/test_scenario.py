@@ -59,7 +59,7 @@ size_bytes = "2 KiB"
             "queue_bytes = 1_000\nmark_from_bytes = 900\nmark_full_bytes = 800",
             r"test.toml:7: network.mark_from_bytes: mark_from_bytes 900 is more",
         ),
-        ("spines = 2", "resume_bytes = 1", r"test.toml:6: network.resume_bytes: must be"),
+        ("spines = 2", "resume_bytes = 1", r"test.toml:6: network.resume_bytes: needs pause_bytes"),
         ("spines = 2", "pause_bytes = 9\nresume_bytes = 9", r"7: network.resume_bytes: must be"),
         (
             "spines = 2",

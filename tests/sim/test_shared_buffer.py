@@ -8,7 +8,7 @@ import pytest
 from tests.sim.support import needs_fabric, scenario
 from transport.sim.errors import ScenarioError
 from transport.sim.result import Result
-from transport.sim.run import run
+from transport.sim.run import Simulation, run
 from transport.sim.tables import remarks
 
 pytestmark = needs_fabric
@@ -122,3 +122,14 @@ def test_shared_buffer__threads_do_not_change_a_run(ecmp: str, pause: str) -> No
 def test_shared_buffer__too_small_a_buffer_is_an_error(network: str, why: str) -> None:
     with pytest.raises(ScenarioError, match=why):
         scenario(f"hosts = 4\n{network}").check()
+
+
+def test_shared_buffer__memory_is_estimated_by_switch_not_by_port() -> None:
+    """64 MB for a switch of 64 ports: its packets take memory once."""
+    found = Simulation(scenario("hosts = 1_024\nhosts_per_leaf = 32\nbuffer_bytes = 64_000_000"))
+    assert found.estimated_bytes < 8_000_000_000
+
+
+def test_shared_buffer__a_resume_without_pfc_says_what_is_missing() -> None:
+    with pytest.raises(ScenarioError, match="resume_bytes: needs pause_bytes, as PFC is off"):
+        scenario("hosts = 4\nresume_bytes = 100")

@@ -306,6 +306,9 @@ def _agree(keys: Tables) -> None:
         raise BadKeyError(("hosts", "rto_ns_min"), "is more than rto_ns_max: lower it")
     if hosts["window_bytes_max"] < hosts["segment_bytes"]:
         raise BadKeyError(("hosts", "window_bytes_max"), "is less than segment_bytes: raise it")
+    if own["resume_bytes"] and not own["pause_bytes"]:
+        text = "needs pause_bytes, as PFC is off without it: set that, or remove this key"
+        raise BadKeyError(("network", "resume_bytes"), text)
     if own["resume_bytes"] >= max(own["pause_bytes"], 1):
         raise BadKeyError(("network", "resume_bytes"), "must be less than pause_bytes: lower it")
     if every_ns and keys["limit_ns"] // every_ns > schema.SAMPLES_MAX:

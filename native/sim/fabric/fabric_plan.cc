@@ -224,8 +224,10 @@ i64 estimated_bytes(const FabricPlan& plan) {
   // Memory of packets in flight, with their ledger entries: as many as fit the bandwidth-delay product and the queues.
   i64 wire_bytes = 0;
   for (const PortPlan& port : plan.ports) {
-    wire_bytes += port.queue_bytes_max / 8 + port.bytes_per_s / 1'000'000 * port.delay_ns / 1000;
+    const bool shares = plan.buffer_bytes != 0 && port.from >= plan.hosts;
+    wire_bytes += (shares ? 0 : port.queue_bytes_max / 8) + port.bytes_per_s / 1'000'000 * port.delay_ns / 1000;
   }
+  wire_bytes += plan.buffer_bytes / 8 * plan.switches;
   const i64 packets = wire_bytes / plan.segment_bytes + plan.hosts;
   return static_cast<i64>(plan.hosts) * static_cast<i64>(sizeof(core::Stack) + 4096) +
          static_cast<i64>(plan.ports.size()) * static_cast<i64>(sizeof(FabricPort) + sizeof(PortPlan)) +
