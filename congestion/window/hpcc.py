@@ -22,13 +22,8 @@ from typing import Any
 
 from congestion.api import MAX_HOPS, record, window_policy
 from congestion.promises import Promises
+from congestion.telemetry import FIELDS, base_rtt_ns, keep, line, place_of, room
 
-KEPT = 7  # paths whose telemetry is kept
-SLOTS = 8  # and the last one is for the latest of the others
-STALE_RTTS = 100.0  # a path that brought none for so long gives its place to another one
-NO_PATHS = (0,) * SLOTS
-NO_HOPS = (0,) * (SLOTS * MAX_HOPS)
-UNKNOWN_RTT_NS = 50_000.0  # until the first sample
 U_MIN = 0.01  # a link that is idle multiplies the window by at most 95
 
 Flow = record(
@@ -43,12 +38,7 @@ Flow = record(
     stamped=int,  # 1: an acknowledgment brought telemetry
     measured_ns=int,  # when telemetry of any path was last compared
     ack_ns=int,  # of the last acknowledgment without telemetry
-    paths=NO_PATHS,  # by place: the number of the path plus 1; 0: the place is free
-    path_ns=NO_PATHS,  # when it last brought telemetry
-    path_hops=NO_PATHS,
-    hop_queue_bytes=NO_HOPS,  # by place, MAX_HOPS each
-    hop_tx_bytes=NO_HOPS,
-    hop_timestamp_ns=NO_HOPS,
+    **FIELDS,
 )
 
 Params = record(
@@ -61,56 +51,6 @@ Params = record(
     window_segments_min=2.0,
     timeout_limit=3,
 )
-
-
-def base_rtt_ns(params: Any, event: Any) -> Any:
-    if params.base_rtt_ns > 0:
-        return float(params.base_rtt_ns)
-    if event.rtt_min_ns > 0:
-        return float(event.rtt_min_ns)
-    if event.srtt_ns > 0:
-        return float(event.srtt_ns)
-    return UNKNOWN_RTT_NS
-
-
-def room(params: Any, event: Any) -> Any:
-    """Window over bytes in the network: the rest waits at the receiver to be acknowledged."""
-    if event.rtt_min_ns <= 0 and event.srtt_ns <= 0:
-        return 1.0
-    return 1.0 + params.hold_ns / base_rtt_ns(params, event)
-
-
-def line(params: Any, event: Any) -> Any:
-    """The rate of the host's link, or that of the first hop."""
-    if event.link_bytes_per_s > 0:
-        return float(event.link_bytes_per_s)
-    if event.hops > 0 and event.hop_link_bytes_per_s[0] > 0:
-        return float(event.hop_link_bytes_per_s[0])
-    return params.link_bytes_per_s
-
-
-def place_of(flow: Any, event: Any, base_ns: float) -> Any:
-    """The place of the path. Those that found none free share the last one: the latest has it."""
-    place = KEPT
-    for other in range(KEPT):
-        stale = float(event.now_ns) - flow.path_ns[other] > STALE_RTTS * base_ns
-        if flow.paths[other] == 0 or stale:
-            place = other
-    for own in range(SLOTS):
-        if flow.paths[own] == event.path + 1:
-            place = own
-    return place
-
-
-def keep(flow: Any, event: Any, place: int) -> None:
-    """Keeps the telemetry for the path's next acknowledgment."""
-    flow.paths[place] = event.path + 1
-    flow.path_ns[place] = event.now_ns
-    flow.path_hops[place] = event.hops
-    for hop in range(MAX_HOPS):
-        flow.hop_queue_bytes[place * MAX_HOPS + hop] = event.hop_queue_bytes[hop]
-        flow.hop_tx_bytes[place * MAX_HOPS + hop] = event.hop_tx_bytes[hop]
-        flow.hop_timestamp_ns[place * MAX_HOPS + hop] = event.hop_timestamp_ns[hop]
 
 
 def smooth(flow: Any, sample: float, tau_ns: float, base_ns: float) -> None:
