@@ -102,3 +102,29 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# A policy that keeps its window, and fails if `condition` holds of an event.
+_JUDGE = """
+from congestion.api import window_policy
+
+
+def start(flow, params, event, result):
+    result.window_bytes = 64.0 * event.segment_bytes
+
+
+def judge(flow, params, event, result):
+    result.window_bytes = 64.0 * event.segment_bytes
+    if {condition}:
+        raise ValueError("found")
+
+
+POLICY = window_policy("judge", on_start=start, on_ack=judge, on_loss=judge, on_timeout=judge)
+"""
+
+
+def judge(folder: Path, condition: str) -> Path:
+    """A policy's file: see _JUDGE."""
+    file = folder / "judge.py"
+    file.write_text(_JUDGE.format(condition=condition))
+    return file

@@ -6,28 +6,11 @@ import pytest
 
 from transport.sim import run
 
-from .support import needs_fabric, scenario
+from .support import judge, needs_fabric, scenario
 
 pytest.importorskip("numba")
 pytestmark = needs_fabric
 
-# A policy that fails if `condition` holds of an event.
-SOURCE = """
-from congestion.api import window_policy
-
-
-def start(flow, params, event, result):
-    result.window_bytes = 64.0 * event.segment_bytes
-
-
-def judge(flow, params, event, result):
-    result.window_bytes = 64.0 * event.segment_bytes
-    if {condition}:
-        raise ValueError("found")
-
-
-POLICY = window_policy("judge", on_start=start, on_ack=judge, on_loss=judge, on_timeout=judge)
-"""
 NETWORK = """
 hosts = 8
 hosts_per_leaf = 8
@@ -45,12 +28,10 @@ size_bytes = "1 MB"
 
 def fails(folder: Path, condition: str, trim: bool = True) -> bool:
     """Whether the condition held of an event of any flow of an incast."""
-    file = folder / "judge.py"
-    file.write_text(SOURCE.format(condition=condition))
     network = NETWORK.format(trim=str(trim).lower())
     if not trim:
         network = network.replace("header_queue_bytes_max = 80_000\n", "")
-    result = run(scenario(network, INCAST), {"window": str(file)})
+    result = run(scenario(network, INCAST), {"window": str(judge(folder, condition))})
     assert result.finished
     return int(result.totals["policies_failed"]) > 0
 

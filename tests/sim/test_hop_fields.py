@@ -15,37 +15,14 @@ from transport.policies.dumbbell import Flow, Link, Plan, run as run_dumbbell
 from transport.policies.recording import parse
 from transport.sim import run
 
-from .support import needs_fabric, scenario
+from .support import judge, needs_fabric, scenario
 
 pytest.importorskip("numba")
 pytestmark = needs_fabric
 
-# A policy that keeps its window, and fails if `condition` holds of an event.
-SOURCE = """
-from congestion.api import window_policy
-
-
-def start(flow, params, event, result):
-    result.window_bytes = 64.0 * event.segment_bytes
-
-
-def judge(flow, params, event, result):
-    result.window_bytes = 64.0 * event.segment_bytes
-    if {condition}:
-        raise ValueError("found")
-
-
-POLICY = window_policy("judge", on_start=start, on_ack=judge, on_loss=judge, on_timeout=judge)
-"""
 WITHOUT_HOPS = WINDOW_EVENT.dtype.fields["hops"][1]  # type: ignore[index]
 LEAVES = "hosts = 4\nhosts_per_leaf = {below}\nspines = 2\n"
 RATE, NIC_RATE = 1_250_000_000, 2_500_000_000
-
-
-def judge(folder: Path, condition: str) -> Path:
-    file = folder / "judge.py"
-    file.write_text(SOURCE.format(condition=condition))
-    return file
 
 
 def failures(folder: Path, condition: str, below: int, threads: int = 1) -> int:
