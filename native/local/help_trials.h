@@ -1,5 +1,6 @@
-// Whether helpers copy a message along: they gain where memory limits what one core copies, and cost where the message
-// is in the caches of the core that copies. So the receiver measures both in its own traffic.
+// Decides whether other threads share the copying of a message. Where a message is in memory, one core copies fewer
+// bytes a second than memory delivers, and help makes it faster; where it is in the caches of the core that copies,
+// help makes it slower. So the receiver measures both in its own traffic.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +40,8 @@ class HelpTrials {
  private:
   static constexpr std::uint32_t kCopies = 4;  // of a trial
   static constexpr std::uint32_t kPauseMin = 16, kPauseMax = 256;
-  // Three threads that take this much of one thread's time take up to twice its CPU time, most of it waiting for
-  // memory.
+  // Help is taken up if it shortens the time to this part, and given up above the second bound: three threads that take
+  // three quarters of the time take more than twice the CPU time.
   static constexpr std::int64_t kTakeUpPercent = 75, kGiveUpPercent = 85;
 
   struct Samples {

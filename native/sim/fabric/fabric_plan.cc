@@ -181,8 +181,8 @@ std::string complaint(const FabricPlan& plan) {
   }
   if (plan.host_delay_ns > kFar || plan.host_jitter_ns > kFar || plan.peer_silence_ns > kFar * 10)
     return "host_delay_ns and host_jitter_ns of at most 11 days, and peer_silence_ns of at most 110 days";
-  if (plan.buffer_bytes < 0 || !(plan.buffer_alpha > 0) || plan.buffer_alpha > 1024)
-    return "buffer_bytes of 0 or more, and buffer_alpha of more than 0 and at most 1024";
+  if (plan.buffer_bytes < 0 || plan.buffer_bytes > i64{1} << 40 || !(plan.buffer_alpha > 0) || plan.buffer_alpha > 1024)
+    return "buffer_bytes of 0 to 2^40, and buffer_alpha of more than 0 and at most 1024";
   if (plan.pause_bytes != 0 && (plan.resume_bytes < 0 || plan.resume_bytes >= plan.pause_bytes))
     return "resume_bytes of 0 or more and less than pause_bytes";
   if (plan.recording_bytes_max != 0 && (plan.threads > 1 || plan.hosts > 256))

@@ -1,6 +1,7 @@
 // Tests a fabric of a few hosts: queues with two priorities, ECN marks, trimming, PFC and failures of single ports;
 // routes; and whole runs, whose result must not depend on the number of threads.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "native/policy/loader.h"
@@ -484,6 +485,10 @@ TEST(plan__that_makes_no_sense_is_refused) {
   CHECK(refused([](FabricPlan& plan) { plan.dependencies = {{0, 3, 0}, {3, 0, 0}}; }));
   CHECK(refused([](FabricPlan& plan) { plan.changes = {{0, 999, 0, -1, -1}}; }));
   CHECK(refused([](FabricPlan& plan) { plan.pause_bytes = plan.resume_bytes = 1000; }));
+  CHECK(refused([](FabricPlan& plan) { plan.buffer_bytes = -1; }));
+  CHECK(refused([](FabricPlan& plan) { plan.buffer_bytes = (i64{1} << 40) + 1; }));
+  for (const double alpha : {0.0, -1.0, 1025.0, std::numeric_limits<double>::quiet_NaN()})
+    CHECK(refused([alpha](FabricPlan& plan) { plan.buffer_alpha = alpha; }));
   CHECK(refused([](FabricPlan& plan) { plan.threads = 0; }));
   CHECK(refused([](FabricPlan& plan) { plan.ports[0].reorder = 1.5; }));
   CHECK(refused([](FabricPlan& plan) { plan.ports[0].reorder_ns_max = -1; }));
