@@ -94,13 +94,10 @@ def _grown(layout: Record, integers: str) -> Record:
 
 
 # What follows is there only for a policy that reads some of it.
-HOP_FIELDS = (
-    "hops",
-    "hop_queue_bytes",
-    "hop_tx_bytes",
-    "hop_timestamp_ns",
-    "hop_link_bytes_per_s",
-)
+_HOP_ARRAYS = ("hop_queue_bytes", "hop_tx_bytes", "hop_timestamp_ns", "hop_link_bytes_per_s")
+HOP_FIELDS = ("hops", *_HOP_ARRAYS, "one_way_ns")
+# The core computes these only for a policy that reads one of them.
+DELIVERY_FIELDS = ("delivery_bytes_per_s", "delivery_app_limited")
 _WINDOW_EVENT = _grown(
     _layout(
         "now_ns kind path segment_bytes rtt_ns rtt_min_ns srtt_ns ack_delay_ns acked_bytes "
@@ -108,12 +105,19 @@ _WINDOW_EVENT = _grown(
         "window_bytes window_bytes_max app_limited link_bytes_per_s",
         "rand hint_window_bytes",
     ),
-    "trimmed_segments message_bytes message_left_bytes",
+    "trimmed_segments message_bytes message_left_bytes sent_bytes sent_segments",
 )
 WINDOW_EVENT = record(
-    **dict(_WINDOW_EVENT.defaults), hops=int, **dict.fromkeys(HOP_FIELDS[1:], (0,) * MAX_HOPS)
+    **dict(_WINDOW_EVENT.defaults),
+    delivery_bytes_per_s=float,
+    delivery_app_limited=int,
+    hops=int,
+    **dict.fromkeys(_HOP_ARRAYS, (0,) * MAX_HOPS),
+    one_way_ns=int,
 )
-WINDOW_RESULT = _layout("", "window_bytes pacing_bytes_per_s window_segments_min")
+WINDOW_RESULT = record(
+    window_bytes=float, pacing_bytes_per_s=float, window_segments_min=float, next_timer_ns=int
+)
 PATH_EVENT = _layout(
     "now_ns kind path n_paths rtt_ns bytes ready_bytes segment_bytes is_resend avoid_path flow",
     "rand rand2",
@@ -147,11 +151,12 @@ class Family:
     result: Record
     shared: str  # the argument name of the records that flows share; "" if there are none
     shared_head: Record
+    optional_hooks: tuple[str, ...] = ()  # the last of `hooks`: a policy may lack them
 
     @property
-    def arguments(self) -> tuple[str, ...]:
-        middle = {"path": ("paths",), "port": ("port",)}.get(self.shared, ())
-        return ("flow", *middle, "params", "event", "result")
+    def own_paths(self) -> bool:
+        """Whether it depends on the policy if there are path records."""
+        return self.name == "window"
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -161,11 +166,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family(
                 "window",
                 1,
-                ("on_start", "on_ack", "on_loss", "on_timeout"),
+                ("on_start", "on_ack", "on_loss", "on_timeout", "on_timer", "on_send"),
                 WINDOW_EVENT,
                 WINDOW_RESULT,
                 "",
                 EMPTY,
+                ("on_timer", "on_send"),
             ),
             Family(
                 "credit",
@@ -208,13 +214,33 @@ class Policy:
     flow: Record
     shared: Record
     params: Record
-    hooks: tuple[Hook, ...]
+    hooks: tuple[Hook, ...]  # None: an optional hook that the policy lacks
     module: str  # path of the file that declares it
     promises: Promises = NOTHING
     presets: Presets = field(default_factory=dict)  # what differs from the defaults, by name
 
+    @property
+    def shares(self) -> str:
+        """Which records the hooks get besides the flow's: "path", "port" or "" (none)."""
+        return "path" if self.family.own_paths and self.shared.size_bytes else self.family.shared
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments of a hook."""
+        return _arguments(self.shares)
+
+    @property
+    def has(self) -> tuple[int, ...]:
+        """The numbers of the hooks that the policy has."""
+        return tuple(index for index, hook in enumerate(self.hooks) if hook is not None)
+
     def __str__(self) -> str:
         return f"{self.family.name} policy {self.name!r} in {self.module}"
+
+
+def _arguments(shares: str) -> tuple[str, ...]:
+    middle = {"path": ("paths",), "port": ("port",)}.get(shares, ())
+    return ("flow", *middle, "params", "event", "result")
 
 
 def _starts_at_zero(what: str, state: Record) -> Record:
@@ -258,18 +284,22 @@ def _declare(
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(f"policy name {name!r}: at most {MAX_NAME_CHARS} characters")
     _starts_at_zero("flow", flow)
-    _starts_at_zero(family.shared or "shared", shared)
+    _starts_at_zero(family.shared or "path", shared)
+    own = family.own_paths and shared.size_bytes
+    arguments = _arguments("path" if own else family.shared)
     for hook in family.hooks:
+        if hooks.get(hook) is None and hook in family.optional_hooks:
+            continue
         code = getattr(hooks[hook], "__code__", None)
         if code is None:
             raise TypeError(f"policy {name!r}: {hook} is not a plain function")
-        if code.co_argcount != len(family.arguments):
+        if code.co_argcount != len(arguments):
             raise TypeError(
-                f"policy {name!r}: {hook} must take ({', '.join(family.arguments)}), "
+                f"policy {name!r}: {hook} must take ({', '.join(arguments)}), "
                 f"not {code.co_argcount} arguments"
             )
-    ordered = tuple(hooks[hook] for hook in family.hooks)
-    module = str(ordered[1].__code__.co_filename)  # ordered[0] may be the default on_start
+    ordered = tuple(hooks.get(hook) for hook in family.hooks)
+    module = str(hooks[family.hooks[1]].__code__.co_filename)  # hooks[0] may be the default one
     whole = _joined(family.shared_head, shared)
     sets = _presets(name, params, presets)
     return Policy(family, name, flow, whole, params, ordered, module, promises, sets)
@@ -279,22 +309,35 @@ def window_policy(
     name: str,
     *,
     flow: Record = EMPTY,
+    path: Record = EMPTY,
     params: Record = EMPTY,
     on_start: Hook,
     on_ack: Hook,
     on_loss: Hook,
     on_timeout: Hook,
+    on_timer: Hook | None = None,
+    on_send: Hook | None = None,
     promises: Promises = NOTHING,
     presets: Presets = MappingProxyType({}),
 ) -> Policy:
-    """Declares a window policy: it decides a flow's congestion window and its sending rate."""
+    """Declares a window policy: it decides a flow's congestion window and its sending rate.
+
+    With `path`, a record for each path of the flow, its hooks get `paths` after `flow`.
+    """
     return _declare(
         FAMILIES["window"],
         name,
         flow,
-        EMPTY,
+        path,
         params,
-        {"on_start": on_start, "on_ack": on_ack, "on_loss": on_loss, "on_timeout": on_timeout},
+        {
+            "on_start": on_start,
+            "on_ack": on_ack,
+            "on_loss": on_loss,
+            "on_timeout": on_timeout,
+            "on_timer": on_timer,
+            "on_send": on_send,
+        },
         promises,
         presets,
     )

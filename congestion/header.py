@@ -39,6 +39,11 @@ _MEANING = {
     "trimmed_segments": "of lost_segments: those whose payload a full queue cut off",
     "message_bytes": "size of the oldest message that is not delivered; 0: none",
     "message_left_bytes": "bytes of it that this flow has to deliver",
+    "sent_bytes": "of a send: payload of the burst that was handed to the datapath",
+    "delivery_bytes_per_s": "sample of the flow's delivery rate; 0: none",
+    "delivery_app_limited": "1: there was too little to send when that sample began",
+    "one_way_ns": "from sending the last acknowledged segment until it arrived; 0: unknown",
+    "next_timer_ns": "when to call on_timer, absolute; 0: no change, < 0: never",
     "hops": "number of ports below whose telemetry is known; 0: none",
     "hop_queue_bytes": "queue behind the last acknowledged segment when the port began to send it",
     "hop_tx_bytes": "bytes that the port had sent before that segment",
@@ -70,7 +75,7 @@ _MEANING = {
 }
 
 _KINDS = {
-    "WindowEvent": "-1 start, 0 ack, 1 loss, 2 timeout",
+    "WindowEvent": "-1 start, 0 ack, 1 loss, 2 timeout, 3 timer, 4 send",
     "PathEvent": "-1 start, 0 pick, 1 good, 2 ecn, 3 nack, 4 timeout",
     "LossEvent": "-1 start, 0 ack, 1 timer",
     "CreditEvent": "-1 start, 0 demand, 1 tick",

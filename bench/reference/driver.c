@@ -6,7 +6,7 @@
 
 typedef int32_t (*hook_t)(void*, void*, int64_t, const void*, const void*, void*);
 
-enum { kEventBytes = 192, kResultBytes = 24 };
+enum { kEventBytes = 224, kResultBytes = 24 };
 
 int32_t empty_hook(void* flow, void* shared, int64_t count, const void* params, const void* event, void* result) {
   (void)flow, (void)shared, (void)count, (void)params, (void)event, (void)result;

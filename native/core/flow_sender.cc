@@ -32,8 +32,9 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
 Status FlowSender::post(i64 now_ns, const SendPost& send) noexcept {
   if (send.bytes > kMessageBytesMax) return Status::invalid_argument;
   if (!window_.started()) {
-    if (!window_.open()) return Status::out_of_memory;
+    if (!window_.open(paths_->count())) return Status::out_of_memory;
     window_.start(window_standing(now_ns));
+    measure_delivery();
   }
   if (!has_outstanding()) on_progress(now_ns);
   SendMessage entry;
@@ -61,6 +62,14 @@ bool FlowSender::activate() noexcept {
   if (made == nullptr || !loss_.open(paths_->count())) return false;
   per_path_ = std::move(made);
   return true;
+}
+
+void FlowSender::measure_delivery() noexcept {
+  if (!window_.reads_delivery()) {
+    delivery_.reset();
+  } else if (delivery_ == nullptr) {
+    delivery_.reset(new (std::nothrow) DeliveryRate);
+  }
 }
 
 void FlowSender::release_idle() noexcept {
@@ -142,12 +151,18 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   const bool resend = ledger_.has_lost();
   const Blocked gate = resend ? gate_resend(now_ns) : gate_new(now_ns);
   paced_ = gate == Blocked::pacing;
+  if (gate == Blocked::idle && delivery_ != nullptr) {
+    delivery_->on_idle(counters_->bytes_sent, ledger_.inflight_bytes());
+  }
   if (gate != Blocked::sent) return gate;
   if (!activate()) return Blocked::memory;
   i64 limit_bytes = 0;
   const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
   if (started != Blocked::sent) return started;
-  if (ledger_.unresolved() == 0) on_progress(now_ns);  // nothing was in flight, so the sender was not stuck
+  if (ledger_.unresolved() == 0) {  // nothing was in flight, so the sender was not stuck
+    on_progress(now_ns);
+    if (delivery_ != nullptr) delivery_->on_restart(now_ns, counters_->bytes_sent);
+  }
   const i64 before = ledger_.inflight_bytes();
   if (resend) {
     fill_resends(now_ns, limit_bytes, out);
@@ -276,6 +291,11 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
   active_paths_[out->path / 64] |= u64{1} << (out->path % 64);
   if (path.next_check_ns == kNever) path.next_check_ns = now_ns + paths_->first_check_ns(out->path);
   next_check_ns_ = std::min(next_check_ns_, path.next_check_ns);
+  if (!window_.hears_sends()) return;
+  WindowFacts facts = window_facts(now_ns, out->path);
+  facts.sent_bytes = payload_bytes;
+  facts.sent_segments = out->count;
+  window_.on_send(facts);
 }
 
 i64 FlowSender::stuck_since_ns() noexcept {

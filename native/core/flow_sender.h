@@ -52,9 +52,9 @@ class FlowSender {
   // A probe that a loss policy requested was answered: segments sent before it on the same path have arrived or are
   // lost.
   void on_probed(i64 now_ns, u8 path) noexcept;
-  // When the timers for loss and for refused segments expire; kNever: none is set. pace_ns() and demand_ns() are the
-  // other timers.
-  i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
+  // When the timers for loss, for refused segments and of the window policy expire; kNever: none is set. pace_ns() and
+  // demand_ns() are the other timers.
+  i64 check_ns() const noexcept { return std::min({next_check_ns_, room_ns_, window_timer_ns()}); }
   // When pacing allows the next burst. kNever if the flow does not wait for pacing, or if nothing is left to send: the
   // only segment to resend may have been acknowledged meanwhile.
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
@@ -100,7 +100,9 @@ class FlowSender {
   WindowControl& window() noexcept { return window_; }
   // Switches to another window policy. False when out of memory: the old policy stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
-    return window_.replace(choice, window_standing(now_ns));
+    if (!window_.replace(choice, window_standing(now_ns))) return false;
+    measure_delivery();
+    return true;
   }
   LossControl& loss() noexcept { return loss_; }
   i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
@@ -129,6 +131,11 @@ class FlowSender {
   };
   bool starved() const noexcept { return credit_.is_spent() && (queue_.has_unsent() || ledger_.has_lost()); }
   bool activate() noexcept;
+  // Begins or ends the samples of the delivery rate, as the window policy reads them or not. Without memory there are
+  // none.
+  void measure_delivery() noexcept;
+  // The window policy's timer does not run while there is nothing to send.
+  i64 window_timer_ns() const noexcept { return has_outstanding() ? window_.timer_ns() : kNever; }
   FlowPath& flow_path(u8 path) noexcept { return per_path_[path]; }
   Blocked start_burst(i64 now_ns, i64 budget_bytes, bool resend, TxBurst* out, i64* limit_bytes) noexcept;
   Blocked gate_new(i64 now_ns) noexcept;
@@ -204,6 +211,7 @@ class FlowSender {
   WindowControl window_;
   LossControl loss_;
   std::unique_ptr<FlowPath[]> per_path_;            // null while the flow is idle
+  std::unique_ptr<DeliveryRate> delivery_;          // null: the window policy does not read it
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
   i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths
@@ -226,6 +234,7 @@ class FlowSender {
   u32 train_bytes_max_;
   EagerLimits eager_;
   u8 stripe_, stripes_;
+  u8 acked_path_ = 0;  // the path of the latest acknowledgment
   bool payload_crc_;
   bool too_long_ = false;
   bool paced_ = false;

@@ -240,6 +240,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
   if (!fresh && acked_segments == 0) return;  // a duplicate or replayed report says nothing new about the path
   path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
+  acked_path_ = report.path;
   // The RTT sample excludes the delay that the receiver reports and the time that the acknowledgment waited in the
   // local socket.
   const i64 away_ns = std::min(i64{report.away_ns}, i64{report.ack_delay_ns});
@@ -258,6 +259,10 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
     facts.acked_bytes = acked_bytes;
     facts.acked_segments = acked_segments;
     facts.ecn_segments = ecn;
+    if (delivery_ != nullptr) {
+      facts.delivery = delivery_->on_ack(now_ns, report.echo_sent_ns, facts.delivered_bytes, facts.rtt->smoothed_ns(),
+                                         facts.rtt->min_ns());
+    }
     if (hops != nullptr) facts.hops = wire::find_hops(hops, report.path, report.echo_sent_ns);
     window_.on_ack(facts);
   }
@@ -318,6 +323,7 @@ void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
 
 void FlowSender::on_timer(i64 now_ns) noexcept {
   if (now_ns >= room_ns_) try_for_room(now_ns);
+  if (now_ns >= window_timer_ns()) window_.on_timer(window_facts(now_ns, acked_path_));
   if (now_ns < next_check_ns_ || per_path_ == nullptr) return;
   next_check_ns_ = kNever;
   for (std::size_t word = 0; word < active_paths_.size(); ++word) {

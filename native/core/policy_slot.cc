@@ -58,7 +58,9 @@ void PolicySlot::tell(const Trace& trace, u32 owner, std::size_t hook, const voi
   decision.event = event;
   decision.result = result;
   if (family_ == policy::Family::path) decision.paths = static_cast<const std::byte*>(shared_);
-  if (family_ == policy::Family::path || family_ == policy::Family::loss) decision.path_count = shared_count_;
+  const bool has_paths =
+      family_ == policy::Family::window ? descriptor_->shared_bytes != 0 : family_ != policy::Family::credit;
+  if (has_paths) decision.path_count = shared_count_;
   decision.ok = ok;
   trace.emit(decision);
 }

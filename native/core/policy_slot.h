@@ -23,12 +23,13 @@ class PolicySlot {
   }
   void close() noexcept;  // frees the records; open() allocates new ones
 
-  // Calls a hook. False when the policy failed; the caller then calls fall_back(). Inlined, because each packet needs
-  // several calls.
+  bool has(std::size_t hook) const noexcept { return policy::hook_of(*descriptor_, hook) != nullptr; }
+  // Calls a hook, which the policy must have. False when the policy failed; the caller then calls fall_back(). Inlined,
+  // because each packet needs several calls.
   [[gnu::always_inline]] bool call(std::size_t hook, const void* event, void* result, const Trace& trace,
                                    u32 owner) noexcept {
-    const bool ok =
-        descriptor_->hooks[hook](flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
+    const policy::Hook call = policy::hook_of(*descriptor_, hook);
+    const bool ok = call(flow_, shared_, static_cast<i64>(shared_count_), params_, event, result) == 0;
     if (trace.wants_decisions()) tell(trace, owner, hook, event, result, ok);
     return ok;
   }

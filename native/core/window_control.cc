@@ -15,6 +15,8 @@ constexpr double kWindowSegmentsMin = 1;
 // The rate is at least one segment in this time, also with a window below one segment, because a lower rate would look
 // like a hang.
 constexpr i64 kSegmentNsMax = 100'000'000;
+// Shortest time until a timer that a policy can ask for, so that it cannot keep an engine busy.
+constexpr i64 kTimerNsMin = 10'000;
 
 // Where the telemetry of the hops begins in an event. A policy that reads none of it was compiled for a record that
 // ends here, so it costs nothing to leave it out.
@@ -31,6 +33,7 @@ void tell_hops(const wire::HopRecords* records, policy::WindowEvent* event) noex
     event->hop_timestamp_ns[i] = hop.timestamp_ns;
     event->hop_link_bytes_per_s[i] = hop.link_bytes_per_s;
   }
+  if (records->received_ns > records->sent_ns) event->one_way_ns = records->received_ns - records->sent_ns;
 }
 
 }  // namespace
@@ -60,6 +63,10 @@ policy::WindowEvent WindowControl::event(const WindowFacts& facts, i64 kind) noe
   event.trimmed_segments = facts.trimmed_segments;
   event.message_bytes = facts.message_bytes;
   event.message_left_bytes = facts.message_left_bytes;
+  event.sent_bytes = facts.sent_bytes;
+  event.sent_segments = facts.sent_segments;
+  event.delivery_bytes_per_s = facts.delivery.bytes_per_s;
+  event.delivery_app_limited = facts.delivery.app_limited ? 1 : 0;
   event.inflight_bytes = facts.inflight_bytes;
   event.delivered_bytes = facts.delivered_bytes;
   event.window_bytes = window_bytes_;
@@ -104,17 +111,30 @@ bool WindowControl::apply(const policy::WindowResult& result, const WindowFacts&
     pacer_.set_rate(rate);
   }
   partial_ = partial;
+  if (policy_.has(policy::hook::window_timer)) {
+    if (result.next_timer_ns < 0) timer_ns_ = kNever;
+    if (result.next_timer_ns > 0) timer_ns_ = std::max(result.next_timer_ns, facts.now_ns + kTimerNsMin);
+  }
   return true;
 }
 
+void WindowControl::on_timer(const WindowFacts& facts) noexcept {
+  timer_ns_ = kNever;
+  ask(policy::hook::window_timer, 3, facts);
+}
+
+// The result before a call.
+policy::WindowResult WindowControl::standing() const noexcept { return {static_cast<double>(window_bytes_), 0, 0, 0}; }
+
 void WindowControl::start(const WindowFacts& facts) noexcept {
   started_ = true;
+  timer_ns_ = kNever;
   policy::WindowEvent start = event(facts.standing(), -1);
   start.hint_window_bytes = static_cast<double>(window_bytes_);
-  policy::WindowResult result{static_cast<double>(window_bytes_), 0, 0};
+  policy::WindowResult result = standing();
   if (policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_) && apply(result, facts)) return;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, flow_, kNone);
-  result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0, 0};
+  result = policy::WindowResult{static_cast<double>(shared_->config.window_bytes_max) / 4, 0, 0, 0};
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_));
   static_cast<void>(apply(result, facts));
 }
@@ -122,7 +142,7 @@ void WindowControl::start(const WindowFacts& facts) noexcept {
 void WindowControl::ask(std::size_t hook, i64 kind, const WindowFacts& facts) noexcept {
   if (!started_) start(facts);
   policy::WindowEvent event = this->event(facts, kind);
-  policy::WindowResult result{static_cast<double>(window_bytes_), 0, 0};
+  policy::WindowResult result = standing();
   if (policy_.call(hook, &event, &result, shared_->trace, flow_) && apply(result, facts)) return;
   shared_->on_policy_failed(policy_.descriptor(), hook, flow_, kNone);
   if (policy_.fall_back()) start(facts);

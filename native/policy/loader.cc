@@ -31,7 +31,7 @@ namespace {
 
 // The `_min` sizes are those of the first records of this ABI.
 struct Shape {
-  std::uint32_t hook_count;
+  std::uint32_t hook_count, hook_count_max;
   std::size_t event_bytes_min, event_bytes;
   std::size_t result_bytes_min, result_bytes;
   std::size_t shared_bytes_min;
@@ -42,15 +42,15 @@ bool known(std::uint32_t family) { return family >= 1 && family <= 4; }
 Shape shape_of(Family family) {
   switch (family) {
     case Family::window:
-      return {4, 168, sizeof(WindowEvent), 16, sizeof(WindowResult), 0};
+      return {4, 6, 168, sizeof(WindowEvent), 16, sizeof(WindowResult), 0};
     case Family::credit:
-      return {3, 80, sizeof(CreditEvent), 16, sizeof(CreditResult), 0};
+      return {3, 3, 80, sizeof(CreditEvent), 16, sizeof(CreditResult), 0};
     case Family::path:
-      return {3, 104, sizeof(PathEvent), 16, sizeof(PathResult), sizeof(PathHead)};
+      return {3, 3, 104, sizeof(PathEvent), 16, sizeof(PathResult), sizeof(PathHead)};
     case Family::loss:
-      return {3, 168, sizeof(LossEvent), 32, sizeof(LossResult), 0};
+      return {3, 3, 168, sizeof(LossEvent), 32, sizeof(LossResult), 0};
   }
-  return {0, 0, 0, 0, 0, 0};
+  return {0, 0, 0, 0, 0, 0, 0};
 }
 
 // Whether a text of a descriptor ends within its field, and is one line.
@@ -77,6 +77,12 @@ bool runs_here(const char* baseline) {
 // Whether a library's record is one that this build knows, or the beginning of one.
 bool is_part(std::size_t bytes, std::size_t bytes_min, std::size_t bytes_max) {
   return bytes >= bytes_min && bytes <= bytes_max && bytes % sizeof(std::int64_t) == 0;
+}
+
+// Telemetry ends the event of a window policy, and a policy has all of it or none: fields are added before it.
+bool telemetry_fits(const Descriptor& descriptor) {
+  return descriptor.family != static_cast<std::uint32_t>(Family::window) ||
+         descriptor.event_bytes <= offsetof(WindowEvent, hops) || descriptor.event_bytes == sizeof(WindowEvent);
 }
 
 bool record_fits(std::uint32_t bytes) { return bytes <= kMaxRecordBytes && bytes % alignof(std::int64_t) == 0; }
@@ -185,7 +191,7 @@ const char* family_name(Family family) noexcept {
 }
 
 const char* hook_name(Family family, std::size_t hook) noexcept {
-  constexpr const char* kNames[][kMaxHooks] = {{"on_start", "on_ack", "on_loss", "on_timeout"},
+  constexpr const char* kNames[][kMaxHooks] = {{"on_start", "on_ack", "on_loss", "on_timeout", "on_timer", "on_send"},
                                                {"on_start", "on_demand", "on_tick", nullptr},
                                                {"on_start", "pick", "on_feedback", nullptr},
                                                {"on_start", "on_ack", "on_timer", nullptr}};
@@ -213,7 +219,7 @@ std::string complaint(const Descriptor& descriptor) {
   }
   const Shape shape = shape_of(static_cast<Family>(descriptor.family));
   if (!is_part(descriptor.event_bytes, shape.event_bytes_min, shape.event_bytes) ||
-      !is_part(descriptor.result_bytes, shape.result_bytes_min, shape.result_bytes)) {
+      !is_part(descriptor.result_bytes, shape.result_bytes_min, shape.result_bytes) || !telemetry_fits(descriptor)) {
     return "it was compiled for different event or result records: compile it again";
   }
   if (!record_fits(descriptor.flow_bytes) || !record_fits(descriptor.shared_bytes) ||
@@ -224,7 +230,12 @@ std::string complaint(const Descriptor& descriptor) {
     return "it has no default parameters: compile it again";
   }
   if (descriptor.params_fields == nullptr) return "it does not name its parameters: compile it again";
-  if (descriptor.hook_count != shape.hook_count) return "it has the wrong number of hooks: compile it again";
+  if (descriptor.hook_count < shape.hook_count || descriptor.hook_count > shape.hook_count_max) {
+    return "it has the wrong number of hooks: compile it again";
+  }
+  if (descriptor.hook_count > kFirstHooks && descriptor.descriptor_bytes < sizeof(Descriptor)) {
+    return "its descriptor is too short: compile it again";
+  }
   for (std::size_t i = 0; i < shape.hook_count; ++i) {
     if (descriptor.hooks[i] == nullptr) return "a hook is missing: compile it again";
   }

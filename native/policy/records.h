@@ -15,7 +15,7 @@ inline constexpr std::int64_t pick = 0, good = 1, ecn = 2, nack = 3, timeout = 4
 // One acknowledgment, loss or timeout of a flow on a path.
 struct WindowEvent {
   std::int64_t now_ns;  // current time on the caller's clock
-  std::int64_t kind;    // -1 start, 0 ack, 1 loss, 2 timeout
+  std::int64_t kind;    // -1 start, 0 ack, 1 loss, 2 timeout, 3 timer, 4 send
   std::int64_t path;
   std::int64_t segment_bytes;
   std::int64_t rtt_ns;
@@ -31,20 +31,25 @@ struct WindowEvent {
   std::int64_t delivered_bytes;  // cumulative bytes of the flow that were delivered
   std::int64_t window_bytes;     // current window of the flow
   std::int64_t window_bytes_max;
-  std::int64_t app_limited;              // 1: the sender had less to send than the window allowed
-  std::int64_t link_bytes_per_s;         // rate of the link; 0: unknown
-  double rand;                           // a random number in [0, 1)
-  double hint_window_bytes;              // at start: the window of the replaced policy, or 0 if there was none
-  std::int64_t trimmed_segments;         // of lost_segments: those whose payload a full queue cut off
-  std::int64_t message_bytes;            // size of the oldest message that is not delivered; 0: none
-  std::int64_t message_left_bytes;       // bytes of it that this flow has to deliver
+  std::int64_t app_limited;         // 1: the sender had less to send than the window allowed
+  std::int64_t link_bytes_per_s;    // rate of the link; 0: unknown
+  double rand;                      // a random number in [0, 1)
+  double hint_window_bytes;         // at start: the window of the replaced policy, or 0 if there was none
+  std::int64_t trimmed_segments;    // of lost_segments: those whose payload a full queue cut off
+  std::int64_t message_bytes;       // size of the oldest message that is not delivered; 0: none
+  std::int64_t message_left_bytes;  // bytes of it that this flow has to deliver
+  std::int64_t sent_bytes;          // of a send: payload of the burst that was handed to the datapath
+  std::int64_t sent_segments;
+  double delivery_bytes_per_s;           // sample of the flow's delivery rate; 0: none
+  std::int64_t delivery_app_limited;     // 1: there was too little to send when that sample began
   std::int64_t hops;                     // number of ports below whose telemetry is known; 0: none
   std::int64_t hop_queue_bytes[8];       // queue behind the last acknowledged segment when the port began to send it
   std::int64_t hop_tx_bytes[8];          // bytes that the port had sent before that segment
   std::int64_t hop_timestamp_ns[8];      // when the port began to send it, on the port's clock
   std::int64_t hop_link_bytes_per_s[8];  // the port's rate
+  std::int64_t one_way_ns;               // from sending the last acknowledged segment until it arrived; 0: unknown
 };
-static_assert(sizeof(WindowEvent) == 456);
+static_assert(sizeof(WindowEvent) == 496);
 static_assert(offsetof(WindowEvent, now_ns) == 0);
 static_assert(offsetof(WindowEvent, kind) == 8);
 static_assert(offsetof(WindowEvent, path) == 16);
@@ -69,22 +74,29 @@ static_assert(offsetof(WindowEvent, hint_window_bytes) == 160);
 static_assert(offsetof(WindowEvent, trimmed_segments) == 168);
 static_assert(offsetof(WindowEvent, message_bytes) == 176);
 static_assert(offsetof(WindowEvent, message_left_bytes) == 184);
-static_assert(offsetof(WindowEvent, hops) == 192);
-static_assert(offsetof(WindowEvent, hop_queue_bytes) == 200);
-static_assert(offsetof(WindowEvent, hop_tx_bytes) == 264);
-static_assert(offsetof(WindowEvent, hop_timestamp_ns) == 328);
-static_assert(offsetof(WindowEvent, hop_link_bytes_per_s) == 392);
+static_assert(offsetof(WindowEvent, sent_bytes) == 192);
+static_assert(offsetof(WindowEvent, sent_segments) == 200);
+static_assert(offsetof(WindowEvent, delivery_bytes_per_s) == 208);
+static_assert(offsetof(WindowEvent, delivery_app_limited) == 216);
+static_assert(offsetof(WindowEvent, hops) == 224);
+static_assert(offsetof(WindowEvent, hop_queue_bytes) == 232);
+static_assert(offsetof(WindowEvent, hop_tx_bytes) == 296);
+static_assert(offsetof(WindowEvent, hop_timestamp_ns) == 360);
+static_assert(offsetof(WindowEvent, hop_link_bytes_per_s) == 424);
+static_assert(offsetof(WindowEvent, one_way_ns) == 488);
 
 // What a window policy's hook returns.
 struct WindowResult {
   double window_bytes;
   double pacing_bytes_per_s;   // 0: no pacing
   double window_segments_min;  // 0: one; below one, single segments are paced at window / RTT
+  std::int64_t next_timer_ns;  // when to call on_timer, absolute; 0: no change, < 0: never
 };
-static_assert(sizeof(WindowResult) == 24);
+static_assert(sizeof(WindowResult) == 32);
 static_assert(offsetof(WindowResult, window_bytes) == 0);
 static_assert(offsetof(WindowResult, pacing_bytes_per_s) == 8);
 static_assert(offsetof(WindowResult, window_segments_min) == 16);
+static_assert(offsetof(WindowResult, next_timer_ns) == 24);
 
 // A request for a path for a burst, or feedback about a path.
 struct PathEvent {

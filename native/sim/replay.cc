@@ -52,7 +52,7 @@ Answer standing(policy::Family family, std::size_t hook, const i64* event, bool 
       // If a policy fails in on_start, `fixed` replaces it and begins with a quarter of the largest window.
       const bool anew = hook == policy::hook::start && start_failed;
       answer.window = {anew ? static_cast<double>(told.window_bytes_max) / 4 : static_cast<double>(told.window_bytes),
-                       0, 0};
+                       0, 0, 0};
       break;
     }
     case policy::Family::credit: {
@@ -182,7 +182,7 @@ bool Replay::decide(std::span<const std::byte> body, const RecordingEntry& head)
   const bool path = totals.family == policy::Family::path;
   const std::size_t heads = path ? head.path_count * sizeof(policy::PathHead) : 0;
   const std::size_t records = descriptor.event_bytes + descriptor.result_bytes;
-  if (head.hook >= descriptor.hook_count || body.size() != records + heads) return false;
+  if (policy::hook_of(descriptor, head.hook) == nullptr || body.size() != records + heads) return false;
   Owner* owner = owner_of(head, named);
   if (owner == nullptr) {
     ++totals.skipped;

@@ -18,8 +18,9 @@ struct HopRecord {
 struct HopRecords {
   static constexpr std::size_t kMax = 8;  // ports after the eighth stamp nothing
 
-  HopRecords* next = nullptr;  // in an acknowledgment: those of another path that it reports
-  std::int64_t sent_ns = 0;    // send time of the segment
+  HopRecords* next = nullptr;    // in an acknowledgment: those of another path that it reports
+  std::int64_t sent_ns = 0;      // send time of the segment
+  std::int64_t received_ns = 0;  // when the receiver got it, on a clock that runs like the sender's; 0: unknown
   std::uint8_t path = 0;
   std::uint8_t count = 0;
   HopRecord hops[kMax];

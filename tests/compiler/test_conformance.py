@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 from congestion.api import Policy
 from congestion.registry import policies
 from transport.compiler import Interpreted, compile_object, compile_policy, source
-from transport.compiler.emit import DESCRIPTOR, NEEDS, event_bytes
+from transport.compiler.emit import DESCRIPTOR, NEEDS, event_bytes, result_bytes
 from transport.compiler.library import Library, load
 from transport.compiler.objectfile import symbols
 
@@ -46,7 +46,7 @@ def test_conformance__of_every_policy(policy: Policy, folder: Path) -> None:
 
 def descriptor_matches_the_records(library: Library, policy: Policy) -> None:
     head = library.descriptor
-    assert (head.descriptor_bytes, head.abi_version) == (240, 2)
+    assert (head.descriptor_bytes, head.abi_version) == (256, 2)
     assert library.name == policy.name
     assert library.family is policy.family
     fields = [line.split() for line in library.params_fields.splitlines()]
@@ -54,6 +54,7 @@ def descriptor_matches_the_records(library: Library, policy: Policy) -> None:
     assert head.flow_bytes == policy.flow.size_bytes
     assert head.shared_bytes == policy.shared.size_bytes
     assert head.event_bytes == event_bytes(policy)
+    assert head.result_bytes == result_bytes(policy)
     assert library.params_default == Interpreted(policy).params_default
     assert len(head.source_sha256) == 64
 

@@ -59,7 +59,7 @@ def slowly(policy: Policy, chunk: Chunk) -> tuple[list[int], list[bytes], bytes]
 
 @every_policy
 def test_records__mean_what_the_interpreter_means(policy: Policy) -> None:
-    chunk = Stream(policy.family, 11).chunk(extreme=False)
+    chunk = Stream(policy, 11).chunk(extreme=False)
     part = replace(chunk, hooks=chunk.hooks[:400], events=chunk.events, presets=chunk.presets)
     statuses, answers, state = slowly(policy, part)
     fast = Interpreter(policy)
@@ -109,10 +109,10 @@ def test_equality__one_bit_of_an_answer_or_a_record_is_seen(other: Any, words: s
 
 
 def test_equality__the_same_seed_is_the_same_stream() -> None:
-    family = find("loss", "rack").family
-    one, other = (list(Stream(family, 5).chunks(6_000)) for _ in range(2))
+    policy = find("loss", "rack")
+    one, other = (list(Stream(policy, 5).chunks(6_000)) for _ in range(2))
     assert [a.events.tobytes() for a in one] == [b.events.tobytes() for b in other]
-    assert Stream(family, 6).chunk(False).events.tobytes() != one[0].events.tobytes()
+    assert Stream(policy, 6).chunk(False).events.tobytes() != one[0].events.tobytes()
 
 
 def edge(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -153,7 +153,7 @@ def test_native_side__parameters_stay_as_they_are() -> None:
 def answers_of(family: str, name: str, **wrong: float) -> str:
     """The text of complaint() about one wrong answer among plausible answers."""
     policy = find(family, name)
-    chunk = Stream(policy.family, 2).chunk(extreme=False)
+    chunk = Stream(policy, 2).chunk(extreme=False)
     statuses, results, _ = play_interpreted(Interpreter(policy), chunk)
     assert complaint(policy.family, chunk, statuses, results) == ""
     at = next(i for i, hook in enumerate(chunk.hooks) if hook == 1 and i > 5)

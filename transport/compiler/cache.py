@@ -52,7 +52,7 @@ def directory() -> Path:
 def _reached(policy: Policy) -> Iterator[FunctionType]:
     """Every function that the hooks may call, directly or through other functions."""
     seen: set[FunctionType] = set()
-    waiting: list[FunctionType] = list(policy.hooks)
+    waiting: list[FunctionType] = [hook for hook in policy.hooks if hook is not None]
     while waiting:
         function = waiting.pop()
         if function in seen:
@@ -71,7 +71,8 @@ def fingerprint(policy: Policy, cpu: str) -> str:
         f"{policy.family.name} {policy.name}",
         *(hashlib.sha256(file.read_bytes()).hexdigest() for file in compiler),
     ]
-    layouts = (policy.flow, policy.shared, policy.params, policy.family.event)
+    family = policy.family
+    layouts = (policy.flow, policy.shared, policy.params, family.event, family.result)
     parts += [f"{layout.dtype.descr} {dict(layout.defaults)}" for layout in layouts]
     files: set[str] = set()
     constants: set[str] = set()

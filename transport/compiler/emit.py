@@ -10,10 +10,11 @@ import platform
 import re
 import struct
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from congestion.api import HOP_FIELDS, Policy, Record
+from congestion.api import DELIVERY_FIELDS, HOP_FIELDS, Policy, Record
 from transport.compiler import linker, lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
@@ -22,8 +23,9 @@ from transport.ground.interrupts import interrupts_held
 
 ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
 DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol in native/policy/policy.h
-DESCRIPTOR_BYTES = 240
-HOOKS_MAX = 4
+DESCRIPTOR_BYTES = 256
+FIRST_HOOKS, HOOKS_MAX = 4, 6  # kFirstHooks and kMaxHooks in native/policy/policy.h
+READS_DELIVERY = 1  # reads_delivery in native/policy/policy.h
 
 # External symbols that a policy may use: libm, and the memory functions that LLVM inserts.
 NEEDS = frozenset({"exp", "log", "pow", "sqrt", "cbrt", "memset", "memcpy", "memmove", "fmod"})
@@ -88,6 +90,10 @@ def _value_text(value: Any) -> str:
     return "/".join(repr(one) for one in (value if isinstance(value, tuple) else (value,)))
 
 
+def _reads(policy: Policy, names: Iterable[str]) -> bool:
+    return bool({("event", name) for name in names} & lint.reads(policy))
+
+
 def event_bytes(policy: Policy) -> int:
     """The part of its event that a policy gets: without telemetry if it reads none.
 
@@ -95,14 +101,25 @@ def event_bytes(policy: Policy) -> int:
     """
     family, fields = policy.family, policy.family.event.dtype.fields
     assert fields is not None
-    told = {("event", name) for name in HOP_FIELDS}
-    if family.name == "window" and not told & lint.reads(policy):
+    if family.name == "window" and not _reads(policy, HOP_FIELDS):
         return int(fields[HOP_FIELDS[0]][1])
     return family.event.size_bytes
 
 
-def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> str:
+def result_bytes(policy: Policy) -> int:
+    """The part of its result that a policy fills: without on_timer it sets no timer."""
+    family, fields = policy.family, policy.family.result.dtype.fields
+    assert fields is not None
+    if family.name == "window" and family.hooks.index("on_timer") not in policy.has:
+        return int(fields["next_timer_ns"][1])
+    return family.result.size_bytes
+
+
+def _descriptor_ir(policy: Policy, hooks: list[str | None], symbol: str, cpu: str) -> str:
     family = policy.family
+    while hooks and hooks[-1] is None:
+        hooks = hooks[:-1]
+    delivery = family.name == "window" and _reads(policy, DELIVERY_FIELDS)
     head = struct.pack(
         "<10I48s72s24s",
         DESCRIPTOR_BYTES,
@@ -113,8 +130,8 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
         policy.shared.size_bytes,
         policy.params.size_bytes,
         event_bytes(policy),
-        family.result.size_bytes,
-        0,
+        result_bytes(policy),
+        READS_DELIVERY if delivery else 0,
         policy.name.encode(),
         source.sha256(policy).encode(),
         cpu.encode(),
@@ -133,12 +150,19 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
     defaults += f"@presets = internal constant [{len(sets)} x i8] {_bytes_ir(sets)}\n"
     # An object's descriptor must not be exported by the library that the object is linked into.
     reach = "" if symbol == DESCRIPTOR else "hidden "
-    slots = [f'ptr @"{name}"' for name in hooks] + ["ptr null"] * (HOOKS_MAX - len(hooks))
+    slots = ["ptr null" if name is None else f'ptr @"{name}"' for name in hooks]
+    slots += ["ptr null"] * (HOOKS_MAX - len(hooks))
+    first, later = slots[:FIRST_HOOKS], slots[FIRST_HOOKS:]
+    declares = "".join(
+        f'declare i32 @"{name}"(ptr, ptr, i64, ptr, ptr, ptr)\n'
+        for name in sorted({name for name in hooks if name})
+    )
     return (
-        f"{defaults}@{symbol} = {reach}constant {{ [{len(head)} x i8], ptr, [{HOOKS_MAX} x ptr], "
-        "ptr, ptr } "
+        f"{declares}{defaults}@{symbol} = {reach}constant "
+        f"{{ [{len(head)} x i8], ptr, [{len(first)} x ptr], ptr, ptr, [{len(later)} x ptr] }} "
         f"{{ [{len(head)} x i8] {_bytes_ir(head)}, {pointer}, "
-        f"[{HOOKS_MAX} x ptr] [{', '.join(slots)}], ptr @params_fields, ptr @presets }}, align 8\n"
+        f"[{len(first)} x ptr] [{', '.join(first)}], ptr @params_fields, ptr @presets, "
+        f"[{len(later)} x ptr] [{', '.join(later)}] }}, align 8\n"
     )
 
 
@@ -168,7 +192,7 @@ def _internalize(module: Any, keep: set[str]) -> None:
             item.linkage = "internal"
 
 
-Lowered = list[tuple[str, str]]
+Lowered = list[tuple[str, str] | None]
 
 
 def lowered(policy: Policy) -> Lowered:
@@ -199,9 +223,13 @@ def build(
     hooks = hooks or lowered(policy)
     llvm = _llvm()
     whole: Any = None
-    names: list[str] = []
+    names: list[str | None] = []
     by_inner: dict[str, str] = {}
-    for hook, (text, inner) in zip(policy.family.hooks, hooks, strict=True):
+    for hook, one in zip(policy.family.hooks, hooks, strict=True):
+        if one is None:
+            names.append(None)
+            continue
+        text, inner = one
         if inner not in by_inner:
             part = llvm.parse_assembly(text)
             head = f'target datalayout = "{part.data_layout}"\ntarget triple = "{part.triple}"\n'
@@ -213,11 +241,8 @@ def build(
             else:
                 whole.link_in(part)
         names.append(by_inner[inner])
-    declares = "".join(
-        f'declare i32 @"{name}"(ptr, ptr, i64, ptr, ptr, ptr)\n' for name in sorted(set(names))
-    )
     head = f'target datalayout = "{whole.data_layout}"\ntarget triple = "{whole.triple}"\n'
-    whole.link_in(llvm.parse_assembly(head + declares + _descriptor_ir(policy, names, symbol, cpu)))
+    whole.link_in(llvm.parse_assembly(head + _descriptor_ir(policy, names, symbol, cpu)))
     _internalize(whole, {symbol})
     if cpu != baseline():
         whole = _retargeted(whole, cpu)

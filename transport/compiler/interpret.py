@@ -118,9 +118,9 @@ class Interpreted:
             return View(records[0], layout, writable) if layout.size_bytes else 0
 
         middle: list[Any] = []
-        if family.shared == "path":
+        if policy.shares == "path":
             middle = [Views(shared, policy.shared)]
-        elif family.shared:
+        elif policy.shares:
             middle = [one(shared, policy.shared, True)]
         self._hooks[hook](
             one(flow, policy.flow, True),

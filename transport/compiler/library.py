@@ -43,14 +43,16 @@ class Descriptor(ctypes.Structure):
         ("params_bytes", ctypes.c_uint32),
         ("event_bytes", ctypes.c_uint32),
         ("result_bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("reads", ctypes.c_uint32),
         ("name", ctypes.c_char * 48),
         ("source_sha256", ctypes.c_char * 72),
         ("cpu_baseline", ctypes.c_char * 24),
         ("params_default", ctypes.c_void_p),
-        ("hooks", ctypes.c_void_p * emit.HOOKS_MAX),
+        ("hooks", ctypes.c_void_p * emit.FIRST_HOOKS),
         ("params_fields", ctypes.c_char_p),
-        ("presets", ctypes.c_char_p),  # only if descriptor_bytes is large enough
+        # What follows is there only if descriptor_bytes is large enough.
+        ("presets", ctypes.c_char_p),
+        ("later_hooks", ctypes.c_void_p * (emit.HOOKS_MAX - emit.FIRST_HOOKS)),
     )
 
 
@@ -69,7 +71,14 @@ class Library:
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family
         self.name = descriptor.name.decode()
-        self._hooks = {hook: _HOOK(descriptor.hooks[i]) for i, hook in enumerate(family.hooks)}
+        addresses = list(descriptor.hooks)
+        if descriptor.hook_count > len(addresses):
+            addresses += descriptor.later_hooks
+        self._hooks = {
+            hook: _HOOK(address)
+            for hook, address in zip(family.hooks, addresses, strict=False)
+            if address
+        }
 
     def hook(self, name: str) -> Any:
         """The C function of a hook, for callers that keep the addresses of their records."""

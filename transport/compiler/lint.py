@@ -251,10 +251,10 @@ def _hooks(policy: Policy, made: type[F]) -> Iterator[F]:
         "result": family.result,
     }
     cores = frozenset(family.shared_head.defaults)
-    for hook in policy.hooks:
+    for hook in filter(None, policy.hooks):
         names = hook.__code__.co_varnames[: hook.__code__.co_argcount]
         roles = {
             name: Role(role, layouts[role], role == "paths", cores if role == "paths" else NONE)
-            for name, role in zip(names, family.arguments, strict=True)
+            for name, role in zip(names, policy.arguments, strict=True)
         }
         yield made(hook, roles, (), 1, [])

@@ -116,7 +116,7 @@ class _Lowering:
             "event": "carray(event, 1)[0]",
             "result": "carray(result, 1)[0]",
         }
-        arguments = ", ".join(first[name] for name in policy.family.arguments)
+        arguments = ", ".join(first[name] for name in policy.arguments)
         text = f"def call(flow, shared, count, params, event, result):\n    body({arguments})\n"
         namespace = {"carray": _numba().carray, "body": self.native(hook), "empty": ()}
         exec(text, namespace)
@@ -192,8 +192,11 @@ def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
 
 
 @interrupts_held()
-def lower(policy: Policy) -> list[tuple[str, str]]:
-    """For each hook: the IR of the module that contains it, and the name of its function."""
+def lower(policy: Policy) -> list[tuple[str, str] | None]:
+    """For each hook: the IR of the module that contains it, and the name of its function.
+
+    None: the policy lacks the hook.
+    """
     numba = _numba()
     import numba.core.compiler as numba_compiler
     from numba.core.registry import cpu_target
@@ -203,7 +206,7 @@ def lower(policy: Policy) -> list[tuple[str, str]]:
     lowering = _Lowering(policy)
     done: dict[Any, tuple[str, str]] = {}
     for hook in policy.hooks:
-        if hook in done:
+        if hook is None or hook in done:
             continue
         flags = internals.Flags()
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
@@ -224,4 +227,4 @@ def lower(policy: Policy) -> list[tuple[str, str]]:
             raise _typing_error(policy, hook, error) from error
         done[hook] = (compiled.library.get_llvm_str(), compiled.fndesc.llvm_func_name)
     lowering.check_stores()
-    return [done[hook] for hook in policy.hooks]
+    return [None if hook is None else done[hook] for hook in policy.hooks]

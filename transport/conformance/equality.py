@@ -53,7 +53,7 @@ class Bout:
         self, policy: Policy, libraries: dict[str, Library], seed: int, interpret: bool = True
     ) -> None:
         self.policy, self.seed = policy, seed
-        self.stream = Stream(policy.family, seed)
+        self.stream = Stream(policy, seed)
         self.sides = {name: NativeSide(policy, library) for name, library in libraries.items()}
         self.interpreter = Interpreter(policy) if interpret else None
         self.tracked = Interpreter(policy, tracked_hooks(policy), Whole)

@@ -56,7 +56,7 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
 
 def one_life(policy: Policy, seed: int) -> Chunk:
     """Makes plausible events; for a window policy nearly all are acknowledgments."""
-    stream = Stream(policy.family, seed)
+    stream = Stream(policy, seed)
     chunk = stream.chunk(False)
     if policy.family.name != "window":
         return chunk

@@ -45,7 +45,10 @@ class NativeSide:
     def __init__(self, policy: Policy, library: Library) -> None:
         self.policy = policy
         self._library = library  # a reference, so that the code stays loaded
-        self._hooks = [library.hook(name) for name in policy.family.hooks]
+        self._hooks = [
+            library.hook(name) if at in policy.has else None
+            for at, name in enumerate(policy.family.hooks)
+        ]
         self.flow = Guarded(policy.flow.dtype, 1)
         self.params = Guarded(policy.params.dtype, 1)
         if policy.params.size_bytes:
@@ -57,7 +60,7 @@ class NativeSide:
         self.restart(1)
 
     def restart(self, shared: int) -> None:
-        count = shared if self.policy.family.shared else 0
+        count = shared if self.policy.shares else 0
         if count != self._count:
             self.shared = Guarded(self.policy.shared.dtype, count)
             self._count = count
@@ -80,7 +83,7 @@ class NativeSide:
             witness.call(
                 self.policy.family.hooks[hook],
                 flow=flow,
-                shared=shared if self.policy.family.shared else None,
+                shared=shared if self.policy.shares else None,
                 params=self.params.records,
                 event=event.records,
                 result=answer,

@@ -50,8 +50,8 @@ def chunks(policy: Policy, cast: Cast, quick: bool) -> Iterator[Chunk]:
         yield Chunk(
             hooks.tolist(),
             events,
-            Stream(family, 0).presets(hooks, events),
-            PATHS if family.shared == "path" else 1,
+            Stream(policy, 0).presets(hooks, events),
+            PATHS if policy.shares == "path" else 1,
             np.stack([step.heads for step in steps]) if family.shared_head.size_bytes else None,
             extreme=False,
             heads_every=1,

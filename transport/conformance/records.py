@@ -144,8 +144,8 @@ class Interpreter:
         self.flow: Any = 0
         self.shared: list[Any] = []
         self.raised: BaseException | None = None  # the exception of the first failed hook
-        self._several = family.shared == "path"
-        self._sharing = bool(family.shared)
+        self._several = policy.shares == "path"
+        self._sharing = bool(policy.shares)
         self.restart(1)
 
     def restart(self, shared: int) -> None:
@@ -155,7 +155,7 @@ class Interpreter:
             self.flow = self.flow_shape.made(policy.flow.zeros())[0]
         if policy.shared.size_bytes:
             self.shared = self.shared_shape.made(policy.shared.zeros(shared))
-        elif policy.family.shared:
+        elif policy.shares:
             self.shared = [0] * shared
 
     def call(self, hook: int, row: tuple[Any, ...], preset: tuple[Any, ...]) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from congestion.api import HOP_FIELDS, NACK, TIMEOUT, Policy
+from congestion.api import DELIVERY_FIELDS, HOP_FIELDS, NACK, TIMEOUT, Policy
 from transport.compiler.library import Library
 from transport.compiler.lint import reads
 from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
@@ -22,7 +22,7 @@ _WINDOW: dict[str, tuple[Fields, Fields]] = {
     "rtt": (("rtt_ns", "srtt_ns", "rtt_min_ns"), ("rtt_ns",)),
     "host_delay": (("ack_delay_ns",), ("ack_delay_ns",)),
     "ecn": (("ecn_segments",), ("ecn_segments",)),
-    "rate": (("delivered_bytes", "acked_bytes"), ()),
+    "rate": (("delivered_bytes", "acked_bytes", *DELIVERY_FIELDS), DELIVERY_FIELDS),
     "int": (HOP_FIELDS, HOP_FIELDS),
     "chance": (("rand",), ("rand",)),
 }
@@ -51,7 +51,7 @@ SEEDS = 4  # random chunks in which an event's effect is looked for
 def matters(policy: Policy, library: Library, hook: int) -> bool:
     """Whether the answers to the other hooks change if a hook is never called."""
     for seed in range(SEEDS):
-        chunk = Stream(policy.family, seed).chunk(extreme=False)
+        chunk = Stream(policy, seed).chunk(extreme=False)
         keep = np.array(chunk.hooks) != hook
         hooks = [one for one in chunk.hooks if one != hook]
         other = replace(chunk, hooks=hooks, events=chunk.events[keep], presets=chunk.presets[keep])

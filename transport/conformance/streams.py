@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import MAX_HOPS, PATH_HEAD, Family
+from congestion.api import MAX_HOPS, PATH_HEAD, Policy
 
 Array = np.ndarray[Any, Any]
 
@@ -46,10 +46,11 @@ class Chunk:
 
 
 class Stream:
-    """Generates the events of one policy family from a seed."""
+    """Generates events for the hooks of one policy from a seed."""
 
-    def __init__(self, family: Family, seed: int) -> None:
-        self.family = family
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self.policy, self.family = policy, policy.family
+        self.hooks = np.array([hook for hook in policy.has if hook != 0])
         self.draw = np.random.Generator(np.random.PCG64(seed))
 
     def chunks(self, events: int) -> Iterator[Chunk]:
@@ -62,9 +63,9 @@ class Stream:
 
     def chunk(self, extreme: bool) -> Chunk:
         draw, family = self.draw, self.family
-        paths = int(draw.choice(_PATHS)) if family.shared == "path" else 1
+        paths = int(draw.choice(_PATHS)) if self.policy.shares == "path" else 1
         size = self.size(EXTREME_CHUNK if extreme else CHUNK, paths)
-        hooks = draw.integers(1, len(family.hooks), size)
+        hooks = self.hooks[draw.integers(0, len(self.hooks), size)]
         hooks[0] = 0
         if extreme:
             hooks[::EXTREME_LIFE] = 0
@@ -87,7 +88,7 @@ class Stream:
         A hook loops over all paths. If there is only one, it is often the path to avoid, and the
         hook's search takes as long as it can, so chunks with one path are short, too.
         """
-        if self.family.shared == "path" and paths == 1:
+        if self.policy.shares == "path" and paths == 1:
             return events // 4
         return events if paths <= 8 else max(events * 8 // paths, 2 * HEADS_EVERY)
 
@@ -137,11 +138,8 @@ class Stream:
             "acked_bytes": acked * payload,
             "acked_segments": acked,
             "ecn_segments": np.minimum(marked, acked),
-            "lost_bytes": lost * payload,
-            "lost_segments": lost,
-            "trimmed_segments": lost // 2,
-            "message_bytes": inflight + 3 * payload,
-            "message_left_bytes": inflight + payload,
+            **self._losses(lost, inflight, payload),
+            **self._sends(acked, payload, rtt_ns),
             "inflight_bytes": inflight,
             "delivered_bytes": delivered,
             "window_bytes": inflight + payload * draw.integers(1, 100, size),
@@ -170,6 +168,29 @@ class Stream:
             "highest_acked_seq": first + acked,
             "cumulative_seq": first,
             "probed_sent_ns": np.where(draw.random(size) < 0.05, sent_ns, -1),
+        }
+
+    def _losses(self, lost: Array, inflight: Array, payload: int) -> dict[str, Any]:
+        return {
+            "lost_bytes": lost * payload,
+            "lost_segments": lost,
+            "trimmed_segments": lost // 2,
+            "message_bytes": inflight + 3 * payload,
+            "message_left_bytes": inflight + payload,
+        }
+
+    def _sends(self, acked: Array, payload: int, rtt_ns: Array) -> dict[str, Any]:
+        """What was sent, and samples of the delivery rate."""
+        if self.family.name != "window":
+            return {}
+        draw, size = np.random.Generator(np.random.PCG64(int(rtt_ns[0]))), len(acked)
+        rates = acked * payload * 1e9 / rtt_ns * draw.random(size)
+        return {
+            "sent_bytes": acked * payload,
+            "sent_segments": acked,
+            "delivery_bytes_per_s": np.where(draw.random(size) < 0.1, 0.0, rates),
+            "delivery_app_limited": draw.random(size) < 0.1,
+            "one_way_ns": rtt_ns // 2,
         }
 
     def _hops(self, now_ns: Array) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def tracked_hooks(policy: Policy) -> list[Any]:
             namespace["int"], namespace["float"] = _int, _float
         return made[function]
 
-    return [rebuilt(hook) for hook in policy.hooks]
+    return [None if hook is None else rebuilt(hook) for hook in policy.hooks]
 
 
 def tracked_row(row: tuple[Any, ...]) -> tuple[Any, ...]:

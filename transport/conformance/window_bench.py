@@ -20,7 +20,7 @@ RTT_NS = 100_000
 WINDOW_BYTES_MAX = 64 << 20
 START_NS = 1_000_000_000_000
 LONG_RUN_BYTES = 1 << 40  # bytes that an old flow has delivered
-START, ACK, LOSS, TIMEOUT = 0, 1, 2, 3
+START, ACK, LOSS, TIMEOUT, TIMER, SEND = range(6)
 
 
 @dataclass
@@ -51,6 +51,7 @@ class WindowBench:
         self.window_bytes = 0.0
         self.pacing_bytes_per_s = 0.0
         self.failed = False
+        self.timer_ns = 0  # when the policy wants on_timer; 0: never
         self._unmarked = 0.0
         self.windows: list[float] = []  # the window after each event, clamped as in the core
         self.answers: list[float] = []  # the policy's answers after each event, not clamped
@@ -95,14 +96,16 @@ class WindowBench:
             "rand": 0.5,
         }
         self.event.records[0] = tuple((given | fields).values())
-        self.result.records[0] = (int(self.window_bytes), 0.0, 0.0)
+        self.result.records[0] = (int(self.window_bytes), 0.0, 0.0, 0)
         status = self.side.witnessed(hook, self.event, self.result)
         self.failed = self.failed or status != 0
-        answer, self.pacing_bytes_per_s, allowed = self.result.records[0].item()
+        answer, self.pacing_bytes_per_s, allowed, timer_ns = self.result.records[0].item()
         if not math.isfinite(answer + self.pacing_bytes_per_s + allowed):
             self.failed = True  # the core would replace the policy by `fixed`
             self.side.note_unfinite(hook, answer, self.pacing_bytes_per_s)
             answer = self.pacing_bytes_per_s = 0.0
+        if timer_ns != 0:
+            self.timer_ns = max(timer_ns, 0)
         # Clamp the window as the core does.
         self.answers.append(answer)
         if not 0.0 < allowed < WINDOW_SEGMENTS_MIN:
@@ -125,9 +128,11 @@ class WindowBench:
         lost = max(share, SEGMENT_BYTES) if weather.loss_share else 0
         acks = max(in_flight // SEGMENT_BYTES // segments_an_ack, 1)
         begin_ns, left, left_lost = self.now_ns, in_flight - lost, lost
+        self.send(in_flight)
         for ack in range(acks):
             self.now_ns = begin_ns + rtt_ns * ack // acks + rtt_ns // acks // 2
             self.srtt_ns += (rtt_ns - self.srtt_ns) / 8
+            self.run_timer()
             part = left // (acks - ack) // SEGMENT_BYTES * SEGMENT_BYTES
             part = left if ack == acks - 1 else part
             left -= part
@@ -138,6 +143,15 @@ class WindowBench:
             if gone:
                 self.call(LOSS, 1, lost_bytes=gone, lost_segments=gone // SEGMENT_BYTES)
         self.now_ns = begin_ns + rtt_ns
+
+    def send(self, sent_bytes: int) -> None:
+        if SEND in self.side.policy.has:
+            self.call(SEND, 4, sent_bytes=sent_bytes, sent_segments=sent_bytes // SEGMENT_BYTES)
+
+    def run_timer(self) -> None:
+        if TIMER in self.side.policy.has and 0 < self.timer_ns <= self.now_ns:
+            self.timer_ns = 0
+            self.call(TIMER, 3)
 
     def ack(self, acked_bytes: int, rtt_ns: int, marked_share: float) -> None:
         segments = acked_bytes // SEGMENT_BYTES

@@ -37,9 +37,10 @@ SIZES = (
     *("acked_segments", "ecn_segments", "lost_bytes", "lost_segments", "inflight_bytes"),
     *("window_bytes", "window_bytes_max", "link_bytes_per_s", "bytes", "ready_bytes"),
     *("inflight_segments", "spurious_segments", "sacked_segments", "active_flows"),
+    *("sent_bytes", "sent_segments", "message_bytes", "message_left_bytes", "one_way_ns"),
 )
 # Answers that are times or counters, and so move with them.
-TIMES_OUT = ("lost_sent_before_ns", "next_check_ns", "next_tick_ns")
+TIMES_OUT = ("lost_sent_before_ns", "next_check_ns", "next_tick_ns", "next_timer_ns")
 COUNTS_OUT = ("lost_below_seq", "granted_bytes")
 SLACK, SLACK_UNITS = 1e-3, 16.0  # how far two answers may be apart: as a share, in ns or bytes
 
@@ -99,7 +100,8 @@ def first_difference(one: Array, other: Array, back: dict[str, int]) -> tuple[in
         before, after = one[name].astype(np.float64), other[name].astype(np.float64)
         if name in back:
             # In integers, because a time of 2^52 ns has no exact difference as a float.
-            after = np.where(other[name] >= 0, other[name] - back[name], other[name])
+            least = 1 if name == "next_timer_ns" else 0  # 0 there: no time
+            after = np.where(other[name] >= least, other[name] - back[name], other[name])
             after = after.astype(np.float64)
         with np.errstate(invalid="ignore"):
             near = np.abs(after - before) <= SLACK_UNITS + SLACK * np.abs(before)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from congestion.api import PATH_HEAD, Policy
+from congestion.api import MAX_PATHS, PATH_HEAD, Policy
 from transport.compiler.source import sha256
 from transport.errors import InvalidArgumentError
 from transport.policies.recording import RecordedPolicy, Step
@@ -117,10 +117,10 @@ class Replay:
         self.source_sha256 = sha256(policy)
 
     def run(self, steps: Iterable[Step]) -> Track:
-        """The policy's answers; events of other families are skipped."""
+        """The policy's answers; events of other families, and of hooks it lacks, are skipped."""
         track = Track(self.policy.name, self.policy.family.name)
         for step in steps:
-            if step.policy.family is not self.policy.family:
+            if step.policy.family is not self.policy.family or step.hook not in self.policy.has:
                 continue
             track.other_version |= self.is_another_version(step.policy)
             result = self.step(step, track)
@@ -194,8 +194,8 @@ class Replay:
         self.remember(owner, event, result)
 
     def shared_of(self, step: Step) -> Any:
-        if self.policy.family.shared == "path":
-            return self.policy.shared.zeros(step.paths)
+        if self.policy.shares == "path":
+            return self.policy.shared.zeros(step.paths or MAX_PATHS)
         if self.policy.family.shared == "port":
             return self.ports.setdefault(step.owner >> 24, self.policy.shared.zeros(1))
         return None

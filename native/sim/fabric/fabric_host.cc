@@ -110,7 +110,8 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
   }
   datagram.hops = packet->hops;
   stack_.on_datagram(now_ns_of(now_ps), datagram);
-  if (packet->hops != nullptr && packet->data && !packet->trimmed) shared->telemetry->on_segment(packet);
+  if (packet->hops != nullptr && packet->data && !packet->trimmed)
+    shared->telemetry->on_segment(packet, now_ns_of(now_ps));
   shared->packets->give(packet);
 }
 

@@ -25,7 +25,7 @@ void FabricTelemetry::on_sent(FabricPacket* packet, FabricPacketPool* pool) {
   }
 }
 
-void FabricTelemetry::on_segment(FabricPacket* packet) {
+void FabricTelemetry::on_segment(FabricPacket* packet, i64 now_ns) {
   wire::Packet decoded;
   if (wire::decode(packet->header(), packet->header_bytes, packet->payload_bytes, &decoded) != wire::Verdict::ok)
     return;
@@ -33,6 +33,7 @@ void FabricTelemetry::on_segment(FabricPacket* packet) {
   if (kept != nullptr && kept->sent_ns >= decoded.data.sent_ns) return;
   packet->hops->path = decoded.common.path;
   packet->hops->sent_ns = decoded.data.sent_ns;
+  packet->hops->received_ns = now_ns;
   std::swap(kept, packet->hops);  // the packet returns the older records to the pool
 }
 

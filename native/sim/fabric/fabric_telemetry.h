@@ -15,7 +15,7 @@ class FabricTelemetry {
   // echoes.
   void on_sent(FabricPacket* packet, FabricPacketPool* pool);
   // Takes over the records of an arrived segment, if it was sent later than the one whose records are kept.
-  void on_segment(FabricPacket* packet);
+  void on_segment(FabricPacket* packet, i64 now_ns);
 
  private:
   struct Key {

@@ -47,7 +47,7 @@ TEST(policy_slot__a_window_policy_that_fails_gives_way) {
     config.window = {&descriptor, nullptr};
     Shared shared(config);
     WindowControl window(&shared, config.window, 0, 1472);
-    CHECK(window.open());
+    CHECK(window.open(1));
     RttEstimator rtt;
     WindowFacts facts;
     facts.rtt = &rtt;

@@ -210,7 +210,7 @@ TEST(policy_swap__fixed_is_told_where_the_flow_stands_when_it_takes_over) {
   Starts tap;
   CHECK(shared.trace.subscribe(&tap, kTraceDecisions));
   WindowControl window(&shared, config.window, 0, 1472);
-  CHECK(window.open());
+  CHECK(window.open(1));
   RttEstimator rtt;
   rtt.on_sample(50'000);
   WindowFacts facts;
