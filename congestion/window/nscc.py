@@ -2,7 +2,9 @@
 
 Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
 "SMaRTT-REPS", arXiv 2404.01630, section 3. Each loss, also of a packet that was dropped, is handled
-as the sources handle a trimmed packet, but adds nothing to the average delay.
+as the sources handle a trimmed packet. That a trimmed packet also counts as a round trip of delay,
+and may cause quick adaptation, is in `paper` (`nacks`), as is the lower target of networks that
+trim.
 
 Departures, for hosts, and for networks slower than the one that the constants were chosen for: an
 RTT counts as at least `rtt_ns_min`, because thread wake-ups take that long. In the gains, a segment
@@ -61,7 +63,14 @@ Params = record(
     adapt_targets=4.0,  # queueing delay, in multiples of base_ns, that suggests a collapse
     adjust_segments=8.0,
     timeout_limit=3,
+    target_share=1.0,  # target of queueing delay, as a share of base_ns; 0.75 in networks that trim
+    nacks=0,  # 1: a trimmed packet is a sample of high delay, and may cause quick adaptation
 )
+
+
+def target_ns(flow: Any, params: Any) -> Any:
+    """The target of queueing delay."""
+    return params.target_share * flow.base_ns
 
 
 def measure(flow: Any, params: Any, event: Any) -> None:
@@ -91,12 +100,14 @@ def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
     It is checked once in two round trips, but not in the round trip after a cut, when the effect
     of the cut is not visible yet.
     """
-    if event.now_ns - flow.adapt_ns <= flow.base_ns + flow.base_ns:
+    if event.now_ns - flow.adapt_ns <= flow.base_ns + target_ns(flow, params):
         return False
-    if event.now_ns - flow.cut_ns <= max(float(event.srtt_ns), flow.base_ns):
+    recent = event.now_ns - flow.cut_ns <= max(float(event.srtt_ns), flow.base_ns)
+    if recent and params.nacks == 0:
         return False
-    watched = flow.adapt_ns != 0 and event.app_limited == 0
-    troubled = flow.troubled != 0 or delay_ns > params.adapt_targets * flow.base_ns
+    # With all data in flight or waiting to be resent, a flow counts as limited by the application.
+    watched = flow.adapt_ns != 0 and (event.app_limited == 0 or params.nacks != 0)
+    troubled = flow.troubled != 0 or delay_ns > params.adapt_targets * target_ns(flow, params)
     little = flow.achieved_bytes < params.adapt_share * flow.most_bytes
     flow.troubled = 0
     flow.adapt_ns = event.now_ns
@@ -106,44 +117,56 @@ def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
     return False
 
 
+def adapted(flow: Any, event: Any) -> Any:
+    """The window after quick adaptation. Marks of what is in flight count no more."""
+    window_bytes = flow.achieved_bytes
+    flow.cut_ns = event.now_ns  # so that the window is not cut again in this round trip
+    flow.achieved_bytes = 0.0
+    flow.ignore_bytes = float(event.inflight_bytes)
+    flow.increase = 0.0
+    return window_bytes
+
+
 def decreased(flow: Any, params: Any, event: Any) -> Any:
     """The window after marks and high delay: smaller by the excess delay, once per round trip."""
     waited = event.now_ns - flow.cut_ns > max(float(event.srtt_ns), flow.base_ns)
-    if not waited or flow.delay_ns <= flow.base_ns:
+    target = target_ns(flow, params)
+    if not waited or flow.delay_ns <= target:
         return flow.window_bytes
     flow.cut_ns = event.now_ns
-    excess = params.decrease_gain * (flow.delay_ns - flow.base_ns) / flow.delay_ns
+    excess = params.decrease_gain * (flow.delay_ns - target) / flow.delay_ns
     return flow.window_bytes * (1.0 - min(excess, params.decrease_max))
 
 
 def weighed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
     """The window by the rules of the four quadrants; marked segments give no increase."""
     window_bytes = flow.window_bytes
+    target = target_ns(flow, params)
     acked_bytes = float(event.acked_bytes)
     grown_bytes = acked_bytes
     sample_ns = delay_ns
     clear_bytes = flow.clear_bytes + acked_bytes
     if event.ecn_segments > 0:
         grown_bytes *= 1.0 - min(event.ecn_segments / max(event.acked_segments, 1), 1.0)
-    elif delay_ns >= flow.base_ns:
+    elif delay_ns >= target:
         sample_ns = params.unmarked_share * flow.base_ns
     if event.ecn_segments > 0 or delay_ns >= params.fast_delay_ns:
         clear_bytes = 0.0
     flow.clear_bytes = clear_bytes
     smoothing = min(params.smoothing_per_byte * acked_bytes, 1.0)
     flow.delay_ns += smoothing * (sample_ns - flow.delay_ns)
-    if event.ecn_segments > 0 and delay_ns >= flow.base_ns:
+    if event.ecn_segments > 0 and delay_ns >= target:
         window_bytes = decreased(flow, params, event)
     if event.app_limited != 0:
         return window_bytes
     gain_bytes = min(float(event.segment_bytes), params.segment_bytes_max) * flow.scale
-    if delay_ns >= flow.base_ns:
+    if delay_ns >= target:
         flow.increase += params.fair_segments * gain_bytes * grown_bytes
     elif clear_bytes > window_bytes:
         window_bytes += min(params.fast_gain * flow.scale, 1.0) * grown_bytes
     else:
-        slowness = min(flow.base_ns / params.reference_ns, params.slowness_max)
-        room = slowness * (1.0 - delay_ns / flow.base_ns)
+        slowness = min(target / params.reference_ns, params.slowness_max)
+        room = slowness * (1.0 - delay_ns / target)
         flow.increase += params.proportional_segments * room * gain_bytes * grown_bytes
     if event.now_ns - flow.steady_ns >= max(float(event.srtt_ns), flow.base_ns):
         window_bytes += params.steady_segments * gain_bytes
@@ -182,11 +205,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.ignore_bytes = max(flow.ignore_bytes - event.acked_bytes, 0.0)
     if not ignored:
         if collapsed(flow, params, event, delay_ns):
-            window_bytes = flow.achieved_bytes
-            flow.cut_ns = event.now_ns  # so that the window is not cut again in this round trip
-            flow.achieved_bytes = 0.0
-            flow.ignore_bytes = float(event.inflight_bytes)
-            flow.increase = 0.0
+            window_bytes = adapted(flow, event)
         else:
             window_bytes = weighed(flow, params, event, delay_ns)
             window_bytes = adjusted(flow, params, event, window_bytes)
@@ -196,7 +215,14 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
 def on_loss(flow: Any, params: Any, event: Any, result: Any) -> None:
     flow.troubled = 1
     flow.ignore_bytes = max(flow.ignore_bytes - event.lost_bytes, 0.0)
-    answer(flow, params, event, result, flow.window_bytes - event.lost_bytes)
+    window_bytes = flow.window_bytes - event.lost_bytes
+    if params.nacks != 0 and event.trimmed_segments > 0:
+        # The queue that trimmed it was full: a round trip of delay.
+        smoothing = min(params.smoothing_per_byte * event.lost_bytes, 1.0)
+        flow.delay_ns += smoothing * (flow.base_ns - flow.delay_ns)
+        if collapsed(flow, params, event, flow.base_ns):
+            window_bytes = adapted(flow, event)
+    answer(flow, params, event, result, window_bytes)
 
 
 def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
@@ -208,6 +234,8 @@ def on_timeout(flow: Any, params: Any, event: Any, result: Any) -> None:
     answer(flow, params, event, result, window_bytes)
 
 
+PAPER = {"rtt_ns_min": 0, "hold_ns": 0.0, "segments_min": 1.0, "target_share": 0.75, "nacks": 1}
+
 POLICY = window_policy(
     "nscc",
     flow=Flow,
@@ -218,7 +246,7 @@ POLICY = window_policy(
     on_timeout=on_timeout,
     presets={
         "host": {},
-        "paper": {"rtt_ns_min": 0, "hold_ns": 0.0, "segments_min": 1.0},
+        "paper": PAPER,
         "fabric": {"rtt_ns_min": 0, "hold_ns": 0.0},
     },
     promises=Promises(
