@@ -334,7 +334,7 @@ def test_read__a_recording_of_another_version_is_refused() -> None:
         parse(b"weftrec1" + bytes(64))
 
 
-@pytest.mark.parametrize("name", ["hpcc", "powertcp"])
+@pytest.mark.parametrize("name", ["hpcc", "poseidon", "powertcp"])
 def test_recording__sockets_bring_no_telemetry_and_its_policies_work(
     name: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,11 @@
-"""Tests hpcc and powertcp, interpreted, against hand-made telemetry of the ports on the way.
+"""Tests hpcc, poseidon and powertcp, interpreted, against hand-made telemetry of the ports.
 
 The expected numbers come from the algorithms in the papers.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from congestion.api import MAX_HOPS
 from congestion.registry import find
+from congestion.window import poseidon
 
 from .rig import US, Rig
 
@@ -126,7 +128,7 @@ def test_telemetry__an_acknowledgment_without_it_changes_no_estimate(name: str) 
     assert flow.rig.state(field) == before
 
 
-@pytest.mark.parametrize("name", ["hpcc", "powertcp"])
+@pytest.mark.parametrize("name", ["hpcc", "poseidon", "powertcp"])
 def test_telemetry__without_any_the_round_trip_decides(name: str) -> None:
     flow = Flow(name)
     for step in range(1, 4):
@@ -153,7 +155,7 @@ def test_powertcp__a_queue_that_drains_is_no_reason_to_send_less() -> None:
     assert flow.rig.state("power") == 1.0  # no power above 0: the sample counts for nothing
 
 
-@pytest.mark.parametrize("name", ["hpcc", "powertcp"])
+@pytest.mark.parametrize("name", ["hpcc", "poseidon", "powertcp"])
 def test_telemetry__losses_halve_once_a_round_trip_and_timeouts_leave_the_least(name: str) -> None:
     flow = Flow(name, window_segments_min=1.0)
     lost = NETWORK | {"now_ns": 1_000 * US, "lost_bytes": 1_000, "lost_segments": 1}
@@ -163,3 +165,55 @@ def test_telemetry__losses_halve_once_a_round_trip_and_timeouts_leave_the_least(
     for _ in range(3):
         window = flow.rig.call("on_timeout", **lost)["window_bytes"]
     assert window == 1_064
+
+
+def test_poseidon__its_logarithm_and_exponential_are_exact_enough() -> None:
+    for exponent in range(41):
+        x = 10.0 ** (exponent * 0.3)
+        assert poseidon.log_of(x) == pytest.approx(math.log(x), abs=1e-9, rel=1e-7)
+    for tenth in range(-30, 31):
+        assert poseidon.exp_of(tenth / 10) == pytest.approx(math.exp(tenth / 10), rel=1e-8)
+
+
+def poseidon_flow(window_bytes: float = PRODUCT) -> Flow:
+    flow = Flow("poseidon", rate_max_bytes_per_s=RATE, rate_min_bytes_per_s=RATE / 1_000)
+    flow.rig.call("on_start", **(NETWORK | {"hint_window_bytes": window_bytes}))
+    return flow
+
+
+def test_poseidon__stays_where_the_delay_is_the_target_of_its_rate() -> None:
+    """MPT = k + p * ln(max / rate) / ln(max / min), the equation of section 3."""
+    for share in (1.0, 0.5, 0.1, 0.01):
+        flow = poseidon_flow(share * PRODUCT)
+        target_ns = 2_000 + 40_000 * math.log(1 / share) / math.log(1_000)
+        queue = int(target_ns * RATE / 1e9)
+        window = flow.ack(1_000, (queue, 0), (queue // 2, 0))
+        assert window == pytest.approx(share * PRODUCT, rel=1e-3)
+
+
+def test_poseidon__a_round_trip_goes_a_quarter_of_the_way_to_the_fair_rate() -> None:
+    flow = poseidon_flow(PRODUCT / 2)
+    # At this delay the fair rate is a 64th of the link's, a 32nd of the flow's.
+    queue = int((2_000 + 40_000 * math.log(64) / math.log(1_000)) * RATE / 1e9)
+    window = flow.ack(1_000, (queue, 0), acked_bytes=PRODUCT / 2)
+    assert window == pytest.approx(PRODUCT / 2 / 2.0, rel=0.01)  # factor_max: 32 ** 0.25 is 2.38
+    grown = poseidon_flow(PRODUCT / 4)
+    window = grown.ack(1_000, (int(2e-6 * RATE), 0), acked_bytes=PRODUCT / 4)
+    assert window == pytest.approx(PRODUCT / 4 * 4**0.25, rel=0.01)
+
+
+def test_poseidon__is_decided_by_the_slowest_hop_only() -> None:
+    one, two = poseidon_flow(), poseidon_flow()
+    queue = PRODUCT // 2
+    assert one.ack(1_000, (queue, 0)) == two.ack(1_000, (queue // 3, 0), (queue, 0), (0, 0))
+
+
+def test_poseidon__cuts_spread_over_a_round_trip_make_one_cut() -> None:
+    """With `spread` the acknowledgments of a round trip cut as much as one cut would, no more."""
+    flow = poseidon_flow()
+    flow.rig.params["spread"] = 1
+    for part in range(40):  # twice the window, of which half is from before
+        window = flow.ack(
+            1_000 + part / 2, (20 * PRODUCT, 0), acked_bytes=PRODUCT / 20, acked_segments=10
+        )
+    assert window == pytest.approx(PRODUCT / 2, rel=0.02)

@@ -24,7 +24,9 @@ EVERY = [
     "dctcp",
     "hpcc",
     "nscc",
+    "poseidon",
     "powertcp",
+    "strack",
     "swift",
     "timely",
 ]

@@ -50,8 +50,18 @@ def test_fidelity__powertcp_fills_the_link_of_an_incast_after_the_first_queue() 
     assert row["retransmits_per_packet"] == 0
 
 
+def test_fidelity__the_queue_of_poseidon_is_the_target_of_the_fair_rate() -> None:
+    result = run("int_two_flows", {"window": "poseidon:paper"})
+    (tier,) = [one for one in result.tiers if one["tier"] == "leaf>host"]
+    target_ns = 2_000 + 40_000 * np.log(2) / np.log(1_000)
+    step_bytes = 130_000 / 32
+    assert abs(tier["queue_bytes_p50"] - step_bytes / 2 - target_ns * 12.5) < step_bytes
+    assert result.summary()["completion_ns"] < 1.01 * 2 * 25e6 * 1.064 / 12.5
+    assert result.summary()["dropped"] == 0
+
+
 @pytest.mark.parametrize("paths", [1, 16, 64, 256])
-@pytest.mark.parametrize("window", ["hpcc:fabric", "powertcp:fabric", "powertcp:paper"])
+@pytest.mark.parametrize("window", ["hpcc:fabric", "poseidon:fabric", "powertcp:fabric"])
 def test_fidelity__telemetry_of_many_paths_keeps_no_flow_small(window: str, paths: int) -> None:
     """A flow whose path never returns within a round trip once kept its estimate for ever."""
     found = run("permutation_128", {"window": window}, changes={"hosts.paths": paths})
