@@ -53,7 +53,8 @@ py::array table_of(const std::vector<i64>& values, std::size_t columns) {
 }
 
 void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array& ports, const py::array& group_of,
-                 const py::array& route, const py::array& set_begin, const py::array& set_ports) {
+                 const py::array& route, const py::array& set_begin, const py::array& set_ports,
+                 const py::array& route_at_ns) {
   plan.hosts = hosts;
   plan.switches = switches;
   plan.ports = rows<sim::PortPlan>("ports", ports);
@@ -63,6 +64,7 @@ void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array
   plan.route = rows<i32>("route", route);
   plan.set_begin = rows<u32>("set_begin", set_begin);
   plan.set_ports = rows<u32>("set_ports", set_ports);
+  plan.route_at_ns = rows<i64>("route_at_ns", route_at_ns);
 }
 
 void set_work(BoundFabricPlan& plan, const py::array& transfers, const py::array& dependencies) {
@@ -128,7 +130,7 @@ void bind_plan_calls(PlanClass* plan) {
   using P = BoundFabricPlan;
   plan->def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
             py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
-            py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
+            py::arg("route"), py::arg("set_begin"), py::arg("set_ports"), py::arg("route_at_ns"))
       .def(
           "set_changes",
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },

@@ -205,6 +205,8 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even", "adaptive", "drill"))
+    if chance.yes(0.2):
+        own["reroute_ns"] = chance.near(1, 1_000_000)
     # Trim only packets of TRIMMED_MIN bytes or more: in small packets, a third is header, so
     # trimmed headers could fill the links.
     own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN

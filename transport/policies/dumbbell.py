@@ -253,6 +253,7 @@ class _Run:
             route=route.ravel(),
             set_begin=np.array([0, count, 2 * count], np.uint32),
             set_ports=np.array([*forward, *backward], np.uint32),
+            route_at_ns=np.zeros(0, np.int64),
         )
         changes = []
         for change in sorted(plan.changes, key=lambda one: one.at_ns):

@@ -220,6 +220,12 @@ class SetList:
             self._sets.append(made)
         return known
 
+    def append(self, ports: Array) -> None:
+        """Adds a set, also if there is an equal one."""
+        made = np.asarray(ports, np.uint32)
+        self._known.setdefault(made.tobytes(), len(self._sets))
+        self._sets.append(made)
+
     def add_each(self, ports: Array) -> Array:
         """Adds one set per port, which contains only this port; returns the numbers of the sets."""
         first = len(self._sets)

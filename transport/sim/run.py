@@ -169,14 +169,16 @@ class Simulation:
         plan.buffer_bytes, plan.buffer_alpha = keys["buffer_bytes"], keys["buffer_alpha"]
         if plan.buffer_bytes:
             ports["queue_bytes_max"][~mine] = shared_queue_bytes(keys)
+        routes = self.scenario.routes
         plan.set_network(
             hosts=own.hosts,
             switches=own.switches,
             ports=as_native(ports, native.PORT_PLAN),
             group_of=own.group_of.astype(np.uint32),
-            route=np.ascontiguousarray(own.route, np.int32).ravel(),
-            set_begin=own.set_begin.astype(np.uint32),
-            set_ports=own.set_ports.astype(np.uint32),
+            route=np.ascontiguousarray(routes.route, np.int32).ravel(),
+            set_begin=routes.set_begin.astype(np.uint32),
+            set_ports=routes.set_ports.astype(np.uint32),
+            route_at_ns=routes.at_ns,
         )
         if len(self.scenario.changes):
             plan.set_changes(as_native(self.scenario.changes, native.PORT_CHANGE))

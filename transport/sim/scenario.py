@@ -31,6 +31,7 @@ from transport.sim import (
     mixed,
     planned,
     replayed,
+    reroute,
     schema,
     shapes,
     steps,
@@ -115,6 +116,14 @@ class Scenario:
             raise self.problem(error) from None
 
     @cached_property
+    def routes(self) -> reroute.Tables:
+        """The route tables of the switches, as links go down and up."""
+        try:
+            return reroute.tables(self.network, self.changes, self.keys["network"]["reroute_ns"])
+        except ValueError as error:
+            raise self.problem(BadKeyError(("network", "reroute_ns"), str(error))) from None
+
+    @cached_property
     def changes(self) -> Array:
         """The changes of links, in order of time."""
         try:
@@ -159,7 +168,7 @@ class Scenario:
 
     def check(self) -> Scenario:
         """Builds all parts of the scenario, so that it raises errors before a run; returns self."""
-        _ = self.network, self.work, self.mix, self.changes, self.plans, self.sampled_ports()
+        _ = self.network, self.work, self.mix, self.routes, self.plans, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
             _roomy(self.keys, self.network)
@@ -197,9 +206,12 @@ class Scenario:
         for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]
+        kept["network"] = dict(kept["network"])
         if not kept["network"]["buffer_bytes"]:  # likewise
             own = kept["network"].items()
             kept["network"] = {k: v for k, v in own if not k.startswith("buffer_")}
+        if kept["network"]["reroute_ns"] is None:
+            del kept["network"]["reroute_ns"]
         kept = mixed.canonical(kept)
         kept["files"] = self.file_hashes()
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), default=list)

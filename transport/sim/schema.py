@@ -148,6 +148,11 @@ NETWORK: Table = {
         "through the best of two drawn ports and the last best one",
         choices=("hashed", "even", "adaptive", "drill"),
     ),
+    "reroute_ns": _ns(
+        None,
+        "switches leave out a link between switches, and routes that need it, this long after it "
+        "went down, and use it again this long after it came up; default: never",
+    ),
     "trim": Key(
         "bool", False, "a full queue trims packets: it drops the payload and keeps the header"
     ),

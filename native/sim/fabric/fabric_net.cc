@@ -30,6 +30,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   ecmp_ = plan.ecmp;
   group_of_ = plan.group_of;
   route_ = plan.route;
+  for (const i64 at_ns : plan.route_at_ns) route_at_ps_.push_back(at_ns * 1000);
   set_begin_ = plan.set_begin;
   set_ports_ = plan.set_ports;
   choose(plan.choices);
@@ -122,24 +123,29 @@ std::size_t FabricNet::ports_of(u32 from, u32 to, u8 path, u32* out) const noexc
     out[count++] = port;
     const u32 node = ports[port].to();
     if (node == to) return count;
-    if (by_queues(ecmp_) && ways(node, to).count > 1) return 0;
-    port = route(node, &packet);
+    if (by_queues(ecmp_) && ways(node, to, 0).count > 1) return 0;
+    port = route(node, &packet, 0);
   }
   return 0;
 }
 
-FabricNet::Ways FabricNet::ways(u32 node, u32 to) const noexcept {
+FabricNet::Ways FabricNet::ways(u32 node, u32 to, i64 at_ps) const noexcept {
   for (u32 i = attached_begin_[to]; i < attached_begin_[to + 1u]; ++i) {
     if (attached_[i].node == node) return {core::kNone, &attached_[i].port, 1};
   }
-  const i32 set = route_[std::size_t{node - hosts_} * groups_ + group_of_[to]];
+  std::size_t at = std::size_t{node - hosts_} * groups_ + group_of_[to];
+  if (!route_at_ps_.empty()) {
+    const auto later = std::upper_bound(route_at_ps_.begin(), route_at_ps_.end(), at_ps) - route_at_ps_.begin();
+    at += static_cast<std::size_t>(later) * (route_.size() / (1 + route_at_ps_.size()));
+  }
+  const i32 set = route_[at];
   if (set < 0) return {};
   const u32 begin = set_begin_[static_cast<u32>(set)];
   return {static_cast<u32>(set), &set_ports_[begin], set_begin_[static_cast<u32>(set) + 1u] - begin};
 }
 
-u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
-  const Ways found = ways(node, packet->to);
+u32 FabricNet::route(u32 node, FabricPacket* packet, i64 at_ps) const noexcept {
+  const Ways found = ways(node, packet->to, at_ps);
   if (found.count == 0) return core::kNone;
   if (found.count == 1) return found.ports[0];
   if (ecmp_ == Ecmp::even) {  // `hash` is the path's number, and each switch uses its next digit

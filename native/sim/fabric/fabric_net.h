@@ -11,15 +11,15 @@ class FabricNet {
  public:
   void open(const FabricPlan& plan, const FabricRules* rules);
 
-  // The port of switch `node` that leads to the packet's destination; kNone: there is no route.
-  u32 route(u32 node, FabricPacket* packet) const noexcept;
+  // The port of switch `node` that leads to the packet's destination at time at_ps; kNone: there is no route.
+  u32 route(u32 node, FabricPacket* packet, i64 at_ps) const noexcept;
   // The ports of switch `node` that lead to a host; their set is kNone if the host is attached to the switch.
   struct Ways {
     u32 set = core::kNone;
     const u32* ports = nullptr;
     u32 count = 0;
   };
-  Ways ways(u32 node, u32 to) const noexcept;
+  Ways ways(u32 node, u32 to, i64 at_ps) const noexcept;
   Ecmp ecmp() const noexcept { return ecmp_; }
   // The path whose links packets of `path` take at time at_ps: `path` itself, unless the plan has a PathChoice for it.
   u8 taken(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
@@ -51,7 +51,8 @@ class FabricNet {
   Ecmp ecmp_ = Ecmp::hashed;
   std::vector<u32> group_of_;
   std::vector<FabricRules> switch_rules_;  // one per switch, with its buffer; empty: no buffer is shared
-  std::vector<i32> route_;
+  std::vector<i32> route_;                 // the tables, one after the other
+  std::vector<i64> route_at_ps_;           // when each but the first begins
   std::vector<u32> set_begin_, set_ports_;
   struct Attached {
     u32 node, port;  // a switch, and its port that leads to the host

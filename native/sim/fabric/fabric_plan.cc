@@ -56,7 +56,12 @@ std::string route_complaint(const FabricPlan& plan) {
   for (const u32 group : plan.group_of) {
     if (group >= plan.groups) return "numbers in group_of below `groups`";
   }
-  if (plan.route.size() != std::size_t{plan.switches} * plan.groups) return "a route from every switch to every group";
+  const std::size_t table = std::size_t{plan.switches} * plan.groups;
+  if (plan.route.size() != table * (1 + plan.route_at_ns.size())) return "a route from every switch to every group";
+  if (!std::is_sorted(plan.route_at_ns.begin(), plan.route_at_ns.end()) ||
+      (!plan.route_at_ns.empty() && (plan.route_at_ns.front() < 0 || plan.route_at_ns.back() > kFar))) {
+    return "route_at_ns that ascends from 0 to 11 days";
+  }
   if (plan.set_begin.empty() || plan.set_begin.front() != 0 || plan.set_begin.back() != plan.set_ports.size() ||
       !std::is_sorted(plan.set_begin.begin(), plan.set_begin.end())) {
     return "set_begin that ascends from 0 to the number of set_ports";
@@ -68,7 +73,7 @@ std::string route_complaint(const FabricPlan& plan) {
       return at("route", i) + "the number of a set of ports that exists and is not empty";
     for (u32 k = plan.set_begin[set]; k < plan.set_begin[set + 1]; ++k) {
       const u32 port = plan.set_ports[k];
-      if (port >= plan.ports.size() || plan.ports[port].from != plan.hosts + i / plan.groups)
+      if (port >= plan.ports.size() || plan.ports[port].from != plan.hosts + i % table / plan.groups)
         return at("route", i) + "ports of its own switch";
     }
   }

@@ -102,6 +102,9 @@ struct FabricPlan {
   std::vector<PortPlan> ports;  // sorted by `from`
   std::vector<u32> group_of;    // host -> its group, whose hosts share their routes
   std::vector<i32> route;
+  // When switches learn that links went down or up: from route_at_ns[i] on (ascending), they use the i + 1st of the
+  // tables of `switches` times `groups` numbers that follow one another in `route`.
+  std::vector<i64> route_at_ns;
   // Set s consists of the ports set_ports[set_begin[s]] to set_ports[set_begin[s + 1] - 1].
   std::vector<u32> set_begin;
   std::vector<u32> set_ports;

@@ -39,7 +39,7 @@ FabricSwitch::Ingress* FabricSwitch::ingress_of(u32 port) noexcept {
 // The port for a packet where switches select ports by their queues. Ports whose links are down come last. The ports
 // need not be advanced for this: when a port will have sent all it holds depends only on what has arrived there.
 u32 FabricSwitch::port_by_queues(const FabricNet& net, u32 to, i64 now_ps) {
-  const FabricNet::Ways ways = net.ways(node_, to);
+  const FabricNet::Ways ways = net.ways(node_, to, now_ps);
   if (ways.count <= 1) return ways.count == 0 ? core::kNone : ways.ports[0];
   const auto draw = [&] { return static_cast<u32>(random_.next() % ways.count); };
   const auto wait_ps = [&](u32 way) {
@@ -86,7 +86,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     if (i + kAhead < count) __builtin_prefetch(dues[i + kAhead].packet);
     if (due.is_packet()) {
       if (at_arrival) continue;  // its port is selected below, at the time of its arrival
-      ways_[i] = net.route(node_, due.packet);
+      ways_[i] = net.route(node_, due.packet, due.at_ps);
       if (ways_[i] != core::kNone) net.ports[ways_[i]].prefetch(due.packet->data);
     } else if (due.packet == nullptr && due.port < FabricDue::kPause) {
       net.ports[due.port].set_wake_pending(false);
