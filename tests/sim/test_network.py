@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.sim.support import network, scenario, ways
-from transport.sim import ScenarioError
+from tests.sim.support import needs_fabric, network, scenario, ways
+from transport.sim import ScenarioError, Simulation
 from transport.sim.network import Network
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,3 +234,22 @@ def test_lab__hosts_may_have_queues_that_hold_nobody_back() -> None:
     assert real.ports["queue_bytes_max"][own] == 4_194_304
     assert real.ports["mark_full_bytes"][[own, back]].tolist() == [0, 65_536]
     assert len(ways(real, 0, 5)) == len(ways(plain, 0, 5)) == 3
+
+
+@needs_fabric
+@pytest.mark.parametrize("planes", [1, 2, 3, 4])
+def test_network__pinned_paths_use_each_route_once(planes: int) -> None:
+    """Path p takes the same plane and spine between any two hosts of different leaves."""
+    shape = 'topology = "multi_plane"\nhosts = 6\nhosts_per_leaf = 2\nspines = 4\n'
+    shape += f"planes = {planes}\n"
+    made = scenario(shape + 'ecmp = "even"\n', "[[workload]]\nsize_bytes = 1\n")
+    ends = [(one, other, path) for one, other in ((0, 2), (1, 5)) for path in range(4 * planes)]
+    rows = Simulation(made).plan.routes(np.array(ends, np.uint32)).tolist()
+    tiers, names = made.network.tiers, made.network.port_name
+    spines = [
+        [names(port).split(">")[1] for port in row if port >= 0 and tiers[port] == "leaf>spine"]
+        for row in rows
+    ]
+    first, second = spines[: 4 * planes], spines[4 * planes :]
+    assert first == second
+    assert len({spine for (spine,) in first}) == 4 * planes

@@ -117,6 +117,7 @@ def test_shared_buffer__threads_do_not_change_a_run(ecmp: str, pause: str) -> No
         ("buffer_bytes = 100_000\nbuffer_alpha = 0.01", "raise it or buffer_alpha"),
         ("buffer_bytes = 100_000\nbuffer_alpha = 0", "buffer_alpha"),
         ("buffer_bytes = -1", "buffer_bytes"),
+        ("buffer_alpha = 2", "buffer_alpha: has no effect without a shared buffer"),
     ],
 )
 def test_shared_buffer__too_small_a_buffer_is_an_error(network: str, why: str) -> None:

@@ -477,6 +477,9 @@ def _reachable(network: Network, made: work.Work) -> None:
 def _roomy(keys: Tables, network: Network) -> None:
     """Raises BadKeyError for a queue that is smaller than a segment."""
     hosts, ports = keys["hosts"], network.ports
+    if keys["network"]["buffer_alpha"] != 1 and not keys["network"]["buffer_bytes"]:
+        text = "has no effect without a shared buffer: give buffer_bytes"
+        raise BadKeyError(("network", "buffer_alpha"), text)
     least_bytes = hosts["segment_bytes"] + hosts["wire_overhead_bytes"]
     if keys["network"]["buffer_bytes"]:
         held_bytes = shared_queue_bytes(keys["network"])

@@ -142,9 +142,9 @@ NETWORK: Table = {
     "ecmp": Key(
         "text",
         "hashed",
-        "hashed: by hosts, path and switch, as routers do; even: two "
-        "paths share a route only after all are in use; adaptive: each switch "
-        "sends a packet through the port that is free soonest; drill: "
+        "hashed: by hosts, path and switch, as routers do; even: path p is "
+        "pinned to route p, and two paths share one only after all are in use; adaptive: each "
+        "switch sends a packet through the port that is free soonest; drill: "
         "through the best of two drawn ports and the last best one",
         choices=("hashed", "even", "adaptive", "drill"),
     ),

@@ -167,7 +167,14 @@ std::optional<std::string_view> preset_of(const policy::Descriptor& descriptor, 
 bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
                 std::string* error) {
   while (!text.empty()) {
-    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
+    const std::string_view assignment = take(&text, ',');
+    if (set_field(descriptor, assignment, words, error)) continue;
+    const std::string name(trimmed(assignment)), policy(descriptor.name);
+    std::string ignored;
+    if (preset_of(descriptor, name, &ignored)) {
+      *error = policy + ": " + name + " is a preset: write one, and before the parameters, as " + policy + ":" + name;
+    }
+    return false;
   }
   return true;
 }

@@ -109,7 +109,7 @@ u8 FabricNet::chosen(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
 }
 
 u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
-  if (ecmp_ == Ecmp::even) return path;
+  if (ecmp_ == Ecmp::even) return path / (first_port[from + 1] - first_port[from]);  // the port took its digit
   return static_cast<u32>(mixed(seed_ + path, u64{from} << 32 | to) >> 32);
 }
 

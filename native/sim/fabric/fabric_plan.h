@@ -79,8 +79,8 @@ struct PolicySetPlan {
 
 enum class Ecmp : u8 {
   hashed,  // by a hash of hosts, path number and switch, like real routers
-  // By path number: path p takes route p. Each switch selects a port by one digit of p, so two paths share a route only
-  // if there are more paths than routes.
+  // By path number: path p takes route p. The host and each switch select a port by one digit of p, so two paths share
+  // a route only if there are more paths than routes.
   even,
   // The switch selects the port of a packet when it arrives, among those whose links are up: the one that sends
   // everything it holds soonest.
