@@ -48,7 +48,7 @@ PYTHON_ROOMS = {
     "transport/plan": {"transport", "numpy"},
     "transport/host": {"transport", "pyverbs"},
     "transport/report": {"transport", "numpy"},
-    "transport/sim": {"transport", "congestion", "numpy", "distributed"},
+    "transport/sim": {"transport", "congestion", "numpy", "distributed", "google"},
     "transport/telemetry": {"transport", "numpy"},
     "transport/trace": {"transport", "numpy", "duckdb"},
     "bench": {

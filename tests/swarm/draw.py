@@ -301,7 +301,7 @@ class _Jobs:
 
     def _one(self, segments: int) -> None:
         chance = self.chance
-        apart = ("flows", "goal", "steps", "trace")  # need a file or a list of operations
+        apart = ("chakra", "flows", "goal", "steps", "trace")  # need a file or a list of operations
         pattern = chance.one(tuple(one for one in schema.PATTERNS if one not in apart))
         own: Tables = {"pattern": pattern}
         most = {

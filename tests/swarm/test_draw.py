@@ -46,7 +46,7 @@ def test_draw__reaches_every_kind() -> None:
     kinds = {one["network"]["topology"] for one in drawn}
     assert kinds == {"fat_tree", "rail", "multi_plane", "dumbbell", "file"}
     patterns = {job["pattern"] for one in drawn for job in one["workload"]}
-    assert patterns == set(PATTERNS) - {"flows", "goal", "steps", "trace"}
+    assert patterns == set(PATTERNS) - {"chakra", "flows", "goal", "steps", "trace"}
     for family, names in FAMILIES.items():
         chosen = {one["policies"].get(family, "").partition(":")[0] for one in drawn}
         assert set(names) <= chosen, family

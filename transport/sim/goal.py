@@ -5,7 +5,7 @@ format of LogGOPSim and ATLAHS; PyPI has no reader of it. Supported are num_rank
 send, recv, calc, requires and irequires, with tag, cpu and nic. Anything else is an error with its
 line. cpu and nic are ignored: operations of a rank run in parallel unless one requires another. A
 wildcard (-1) as source or tag is refused, because the message that it matches is known only at run
-time. Chakra traces are not supported: they need protobuf and a reader that is not on PyPI.
+time.
 """
 
 from __future__ import annotations

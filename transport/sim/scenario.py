@@ -22,6 +22,7 @@ import numpy as np
 from transport.ground import toml
 from transport.ground.text import nearest
 from transport.sim import (
+    chakra,
     collectives,
     events,
     faults,
@@ -242,6 +243,9 @@ class Scenario:
         for one in self.keys["workload"]:
             if one["pattern"] == "trace" and one["file"] is not None:
                 found |= replayed.files(self.folder, one["file"])
+            if one["pattern"] == "chakra" and one["file"] is not None:
+                named = chakra.files(self.folder, one["file"])
+                found |= {str(file.relative_to(self.folder)) for file in named}
         found |= {self.keys["network"]["lab"], *(one["file"] for one in self.keys["plans"])}
         return {str(one) for one in found if one is not None}
 
@@ -419,11 +423,15 @@ def _job(
     found: Sequence[Tables],
 ) -> work.Job:
     pattern = own["pattern"]
-    if pattern == "goal":
+    if pattern in ("goal", "chakra"):
         if own["file"] is None:
-            raise work.BadWorkError("file", 'missing: name a schedule, as file = "trace.goal"')
+            example = "trace.goal" if pattern == "goal" else "trace.{rank}.et"
+            raise work.BadWorkError("file", f'missing: name a schedule, as file = "{example}"')
         try:
-            schedule, job = goal.load(folder / own["file"], own["ns_per_calc"])
+            if pattern == "goal":
+                schedule, job = goal.load(folder / own["file"], own["ns_per_calc"])
+            else:
+                schedule, job = chakra.load(folder, own["file"], own["ops_per_s"])
         except goal.GoalError as error:
             raise work.BadWorkError("file", str(error)) from None
         if len(schedule.ranks) > len(hosts):

@@ -28,7 +28,8 @@ TOPOLOGIES = ("fat_tree", "rail", "multi_plane", "dumbbell", "lab", "file")
 PATTERNS = (
     *("permutation", "incast", "outcast", "all_to_all", "all_reduce_ring", "all_reduce_tree"),
     *("all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat", "all_gather"),
-    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "flows", "goal", "steps", "trace"),
+    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "flows", "goal", "chakra"),
+    *("steps", "trace"),
 )
 
 FAULT_KINDS = (
@@ -342,6 +343,17 @@ WORKLOAD: dict[str, Table] = {
     "goal": {
         "file": Key("text", None, "a schedule in GOAL's text form, relative to this file"),
         "ns_per_calc": Key("number", 1.0, "ns of one unit of calc", 0, 1e9),
+    },
+    "chakra": {
+        "file": Key(
+            "text",
+            None,
+            "Chakra execution traces, one for each rank, relative to this file, as "
+            '"trace.{rank}.et"; needs protobuf',
+        ),
+        "ops_per_s": Key(
+            "number", 0, "speed of computations that give num_ops and no duration", 0, 1e21
+        ),
     },
     "steps": {
         "operations": Key(
