@@ -8,7 +8,7 @@ at their defaults; a result starts with the values that apply if the hook does n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -233,6 +233,14 @@ class Policy:
     def has(self) -> tuple[int, ...]:
         """The numbers of the hooks that the policy has."""
         return tuple(index for index, hook in enumerate(self.hooks) if hook is not None)
+
+    def with_preset(self, name: str) -> Policy:
+        """The policy whose defaults are the parameters of a preset; ValueError if it has none."""
+        if name not in self.presets:
+            there = ", ".join(self.presets) or "none"
+            raise ValueError(f"{self.name} has no preset {name!r}; it has: {there}")
+        values = MappingProxyType({**self.params.defaults, **self.presets[name]})
+        return replace(self, params=Record(self.params.dtype, values), presets={})
 
     def __str__(self) -> str:
         return f"{self.family.name} policy {self.name!r} in {self.module}"

@@ -1,6 +1,8 @@
 """CUBIC: the window is a cubic function of the time since the last cut.
 
-Source: RFC 9438, sections 4.1 to 4.10. Delay is not used.
+Source: RFC 9438, sections 4.1 to 4.10. Slow start ends as RFC 9406 (HyStart++) has it in `paper`:
+when round trips get longer, growth is slower for some of them, and if they stay long slow start
+ends without a loss. In the defaults and in `fabric` (`hystart` is 0) delay is not used.
 
 In a data centre the Reno-friendly region applies nearly always, because the cubic function takes
 seconds to grow. Time in which the application limits the flow does not count (section 5.8). One
@@ -29,6 +31,13 @@ Flow = record(
     last_cut_ns=int,
     recover_bytes=int,  # delivered_bytes when all data in flight at the last cut has arrived
     timeouts=int,  # consecutive timeouts without an acknowledgment
+    # HyStart++: of this round trip and the last one.
+    round_end_bytes=int,  # delivered_bytes with which it ends
+    round_rtt_ns=int,  # least RTT in it; 0: none yet
+    last_rtt_ns=int,
+    samples=int,  # RTTs in it
+    slow_rounds=int,  # round trips of slower growth; 0: slow start
+    slow_rtt_ns=int,  # least RTT of the round trip before these
 )
 
 Params = record(
@@ -37,6 +46,13 @@ Params = record(
     decrease_factor=0.7,  # beta, section 4.6
     target_max=1.5,  # limit of the target window, as a multiple of the window, section 4.2
     timeout_limit=2,
+    hystart=0,  # 1: slow start may end by delay, RFC 9406
+    rtt_step_ns_min=4_000_000,  # MIN_RTT_THRESH of RFC 9406
+    rtt_step_ns_max=16_000_000,  # MAX_RTT_THRESH
+    rtt_divisor=8,  # MIN_RTT_DIVISOR
+    rtt_samples=8,  # N_RTT_SAMPLE
+    slow_divisor=4.0,  # CSS_GROWTH_DIVISOR
+    slow_rounds_max=5,  # CSS_ROUNDS
 )
 
 
@@ -102,6 +118,58 @@ def avoid(flow: Any, params: Any, event: Any) -> None:
     flow.window_bytes += (target_bytes - flow.window_bytes) * min(share, 1.0)
 
 
+def begin_round(flow: Any, event: Any) -> None:
+    flow.round_end_bytes = min(max(event.delivered_bytes, 0), FAR)
+    flow.round_end_bytes += min(max(event.inflight_bytes, 0), FAR)
+    flow.last_rtt_ns = flow.round_rtt_ns
+    flow.round_rtt_ns = 0
+    flow.samples = 0
+
+
+def delay_ends_growth(flow: Any, params: Any, event: Any) -> Any:
+    """HyStart++, RFC 9406, section 4.2, for an acknowledgment in slow start.
+
+    Returns the divisor of the growth, or 0: slow start ends.
+    """
+    if event.delivered_bytes >= flow.round_end_bytes:
+        begin_round(flow, event)
+        if flow.slow_rounds > 0:
+            flow.slow_rounds += 1
+    # The smoothed RTT: steps are milliseconds, so what hosts add to it does not matter.
+    if event.srtt_ns > 0:
+        if flow.round_rtt_ns == 0 or event.srtt_ns < flow.round_rtt_ns:
+            flow.round_rtt_ns = event.srtt_ns
+        flow.samples = min(flow.samples + 1, params.rtt_samples)
+    known = flow.samples >= params.rtt_samples and flow.last_rtt_ns > 0
+    if flow.slow_rounds == 0 and known:
+        step_ns = flow.last_rtt_ns // max(params.rtt_divisor, 1)
+        step_ns = max(min(step_ns, params.rtt_step_ns_max), params.rtt_step_ns_min)
+        if flow.round_rtt_ns - flow.last_rtt_ns >= step_ns:
+            flow.slow_rounds = 1
+            flow.slow_rtt_ns = flow.round_rtt_ns
+    elif flow.slow_rounds > 0 and known and flow.round_rtt_ns < flow.slow_rtt_ns:
+        flow.slow_rounds = 0  # the delay went away
+    if flow.slow_rounds > params.slow_rounds_max:
+        return 0.0
+    if flow.slow_rounds > 0:
+        return max(params.slow_divisor, 1.0)
+    return 1.0
+
+
+def start_fast(flow: Any, params: Any, event: Any) -> None:
+    """Slow start."""
+    divisor = 1.0
+    if params.hystart != 0:
+        divisor = delay_ends_growth(flow, params, event)
+    if divisor > 0.0:
+        window_bytes = flow.window_bytes + event.acked_bytes / divisor
+        flow.window_bytes = min(window_bytes, flow.threshold_bytes)
+    else:
+        flow.threshold_bytes = flow.window_bytes
+    flow.peak_bytes = flow.window_bytes
+    begin_epoch(flow, 0.0)
+
+
 def on_start(flow: Any, params: Any, event: Any, result: Any) -> None:
     if event.hint_window_bytes > 0.0:  # take over the replaced policy's window; end slow start
         flow.window_bytes = event.hint_window_bytes
@@ -123,9 +191,7 @@ def on_ack(flow: Any, params: Any, event: Any, result: Any) -> None:
         cut(flow, params, event)
     elif event.app_limited == 0:
         if flow.window_bytes < flow.threshold_bytes:
-            flow.window_bytes = min(flow.window_bytes + event.acked_bytes, flow.threshold_bytes)
-            flow.peak_bytes = flow.window_bytes
-            begin_epoch(flow, 0.0)
+            start_fast(flow, params, event)
         else:
             flow.epoch_s += elapsed_s
             avoid(flow, params, event)
@@ -155,11 +221,11 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
-    presets={"host": {}, "paper": {}, "fabric": {}},
+    presets={"host": {}, "paper": {"hystart": 1}, "fabric": {}},
     promises=Promises(
         source="RFC 9438, section 4",
         signals=("ecn", "loss", "timeout"),
-        state_bytes_max=88,
+        state_bytes_max=136,
         growth_segments=(0.45, 2.0),
         cut_on=("loss", "ecn"),
         cut_factor=(0.7, 0.75),

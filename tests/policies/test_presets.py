@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from congestion.api import record, window_policy
-from congestion.registry import shipped
+from congestion.registry import find, shipped
 from transport import native
+from transport.compiler import library
 from transport.compiler.emit import fields_text, presets_text
 from transport.policies.choice import values_of
 
@@ -88,3 +89,14 @@ def test_preset__every_one_that_is_shipped_can_be_chosen(entry: Any) -> None:
         given = native.policy_params("", fields, defaults, name, presets_text(policy))
         found = values_of(fields, given)
         assert {one: found[one] for one in values} == dict(values)
+
+
+def test_preset__a_policy_with_one_has_its_parameters_as_defaults() -> None:
+    policy = find("window", "nscc")
+    paper = policy.with_preset("paper")
+    assert paper.params.filled()["target_share"] == 0.75
+    assert policy.params.filled()["target_share"] == 1.0
+    assert library.jit(paper).params_default == paper.params.filled().tobytes()
+    assert paper.hooks == policy.hooks
+    with pytest.raises(ValueError, match="nscc has no preset 'papr'; it has: host, paper, fabric"):
+        policy.with_preset("papr")

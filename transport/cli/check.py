@@ -16,6 +16,7 @@ from transport.ground.units import counted
 EVENTS_MAX = 100_000_000  # largest value of --events; such a run takes some hours
 
 if TYPE_CHECKING:
+    from congestion.api import Policy
     from transport.conformance import Report
 
 
@@ -71,6 +72,14 @@ def as_json(report: Report, unpromised: list[str], seed: int, events: int) -> di
     }
 
 
+def _declared(policy: str, preset: str | None) -> Policy:
+    declared = named(policy)
+    try:
+        return declared if preset is None else declared.with_preset(preset)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--preset'") from None
+
+
 @click.command("check")
 @click.argument("policy", metavar="FILE|NAME")
 @click.option("--quick", is_flag=True, help="Fewer events and shorter runs: a few seconds.")
@@ -82,9 +91,16 @@ def as_json(report: Report, unpromised: list[str], seed: int, events: int) -> di
 )
 @click.option("--events", type=click.IntRange(1, EVENTS_MAX), help="Number of random events.")
 @click.option("--seed", default=7, show_default=True, type=SEED, help="Seed of the events.")
+@click.option("--preset", help="Check the parameters of this preset, as paper, not the defaults.")
 @json_option
 def command(
-    policy: str, quick: bool, strict: bool, events: int | None, seed: int, json_path: str | None
+    policy: str,
+    quick: bool,
+    strict: bool,
+    events: int | None,
+    seed: int,
+    preset: str | None,
+    json_path: str | None,
 ) -> None:
     """Check a policy against its declared properties and those required of every policy.
 
@@ -106,7 +122,7 @@ def command(
         unpromised,
     )
 
-    declared = named(policy)
+    declared = _declared(policy, preset)
     count = events or (QUICK_EVENTS if quick else FULL_EVENTS)
     if not quick and not Console(stderr=True).is_terminal:
         click.echo(
