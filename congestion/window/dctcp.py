@@ -20,8 +20,8 @@ Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # ssthresh: slow start ends here
     alpha=float,  # the estimated share of marked segments
-    acked_segments=float,  # segments acknowledged in the current round trip
-    marked_segments=float,
+    acked=float,  # segments, or bytes, acknowledged in the current round trip
+    marked=float,
     round_start_ns=int,
     last_cut_ns=int,
     recover_bytes=int,  # delivered_bytes when all data in flight at the last cut has arrived
@@ -34,6 +34,7 @@ Params = record(
     gain=0.0625,  # g of section 4.2: 1/16
     loss_factor=0.5,  # a loss multiplies the window by this factor, as in TCP; section 3.5
     timeout_limit=2,
+    in_bytes=0,  # 1: alpha is the share of marked bytes, as in section 3.3, and not of segments
 )
 
 
@@ -59,13 +60,17 @@ def cut(flow: Any, event: Any, factor: float) -> None:
 
 def observe(flow: Any, params: Any, event: Any) -> None:
     """Counts marks; at the end of a round trip, updates alpha with their share."""
-    flow.acked_segments += max(event.acked_segments, 0)
-    flow.marked_segments += max(event.ecn_segments, 0)
+    # An event does not say which of its segments were marked: each counts as the average one.
+    weight = 1.0
+    if params.in_bytes != 0:
+        weight = max(float(event.acked_bytes), 0.0) / max(event.acked_segments, 1)
+    flow.acked += weight * max(event.acked_segments, 0)
+    flow.marked += weight * max(event.ecn_segments, 0)
     if event.now_ns - flow.round_start_ns >= max(event.srtt_ns, event.rtt_min_ns):
-        share = min(flow.marked_segments / max(flow.acked_segments, 1.0), 1.0)
+        share = min(flow.marked / max(flow.acked, 1.0), 1.0)
         flow.alpha += params.gain * (share - flow.alpha)
-        flow.acked_segments = 0.0
-        flow.marked_segments = 0.0
+        flow.acked = 0.0
+        flow.marked = 0.0
         flow.round_start_ns = event.now_ns
 
 
@@ -117,7 +122,7 @@ POLICY = window_policy(
     on_ack=on_ack,
     on_loss=on_loss,
     on_timeout=on_timeout,
-    presets={"host": {}, "paper": {}, "fabric": {}},
+    presets={"host": {}, "paper": {"in_bytes": 1}, "fabric": {}},
     promises=Promises(
         source="RFC 8257, section 3",
         signals=("ecn", "loss", "timeout"),

@@ -1,6 +1,8 @@
-"""Tests HyStart++ (RFC 9406) in cubic, interpreted: when slow start grows slower, and ends."""
+"""Tests what only presets `paper` do, interpreted: HyStart++ in cubic, bytes in dctcp."""
 
 from __future__ import annotations
+
+import pytest
 
 from congestion.registry import find
 
@@ -11,7 +13,7 @@ RTT_MS = 40
 
 
 class Flow:
-    """A flow in slow start, whose acknowledgments bring eight RTTs in each round trip."""
+    """A flow of cubic in slow start, whose acknowledgments bring eight RTTs in each round trip."""
 
     def __init__(self, preset: str) -> None:
         policy = find("window", "cubic")
@@ -77,3 +79,20 @@ def test_hystart__goes_on_when_the_delay_goes_away() -> None:
 def test_hystart__the_defaults_do_not_look_at_delay() -> None:
     flow = Flow("host")
     assert all(1.95 < flow.round(RTT_MS * (1 + step)) < 2.05 for step in range(6))
+
+
+def test_dctcp__paper_weighs_marks_by_bytes() -> None:
+    """One marked full segment and one short unmarked one: more than half of the bytes."""
+    policy = find("window", "dctcp")
+    fields = {"segment_bytes": SEGMENT, "srtt_ns": MS // 10, "window_bytes_max": 1 << 24}
+    for preset, share in (("paper", 9_000 / 10_000), ("host", 0.5)):
+        rig = Rig(policy)
+        for field, value in policy.presets[preset].items():
+            rig.params[field] = value
+        rig.call("on_start", window_bytes_max=1 << 24, hint_window_bytes=100.0 * SEGMENT)
+        for marked, acked in ((1, 9_000), (0, 1_000)):
+            row = {"acked_bytes": acked, "acked_segments": 1, "ecn_segments": marked}
+            rig.call("on_ack", **(fields | row | {"now_ns": MS // 100}))
+        alpha = rig.state("alpha")
+        rig.call("on_ack", **(fields | {"now_ns": MS}))
+        assert rig.state("alpha") == pytest.approx(alpha + (share - alpha) / 16)
