@@ -8,7 +8,17 @@ from itertools import combinations
 from typing import Literal, get_args
 
 Extra = Literal[
-    "policies", "gpu", "plots", "lab", "sweep", "trace", "metrics", "otlp", "diagnose", "estimate"
+    "policies",
+    "gpu",
+    "plots",
+    "lab",
+    "sweep",
+    "chakra",
+    "trace",
+    "metrics",
+    "otlp",
+    "diagnose",
+    "estimate",
 ]
 
 # Extra -> the modules that its packages bring, as they are imported.
@@ -18,6 +28,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "plots": ("matplotlib", "jinja2"),
     "lab": ("pyroute2",),
     "sweep": ("distributed",),
+    "chakra": ("google.protobuf",),
     "trace": ("duckdb", "jinja2"),
     "metrics": ("prometheus_client", "tornado"),
     "otlp": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),

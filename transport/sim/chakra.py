@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport.ground.extras import install
 from transport.sim.goal import RANKS_MAX, GoalError, Operation, Schedule, job_of
 from transport.sim.work import Job
 
@@ -60,7 +61,7 @@ def messages() -> tuple[Any, Any]:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
-        text = f"Chakra traces need protobuf: pip install 'weft[chakra]' ({error})"
+        text = f"Chakra traces need protobuf: {install('chakra')} ({error})"
         raise ChakraError(text) from None
     file = descriptor_pb2.FileDescriptorProto(name="weft_chakra.proto", syntax="proto3")
     file.package = "weft.chakra"
