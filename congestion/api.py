@@ -230,7 +230,7 @@ class Policy:
         return _arguments(self.shares)
 
     @property
-    def has(self) -> tuple[int, ...]:
+    def hook_numbers(self) -> tuple[int, ...]:
         """The numbers of the hooks that the policy has."""
         return tuple(index for index, hook in enumerate(self.hooks) if hook is not None)
 

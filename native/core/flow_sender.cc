@@ -34,7 +34,6 @@ Status FlowSender::post(i64 now_ns, const SendPost& send) noexcept {
   if (!window_.started()) {
     if (!window_.open(paths_->count())) return Status::out_of_memory;
     window_.start(window_standing(now_ns));
-    measure_delivery();
   }
   if (!has_outstanding()) on_progress(now_ns);
   SendMessage entry;
@@ -61,6 +60,7 @@ bool FlowSender::activate() noexcept {
   std::unique_ptr<FlowPath[]> made(new (std::nothrow) FlowPath[paths_->count()]);
   if (made == nullptr || !loss_.open(paths_->count())) return false;
   per_path_ = std::move(made);
+  measure_delivery();
   return true;
 }
 
@@ -75,6 +75,7 @@ void FlowSender::measure_delivery() noexcept {
 void FlowSender::release_idle() noexcept {
   if (has_inflight() || has_outstanding()) return;
   per_path_.reset();
+  delivery_.reset();
   loss_.close();
   adverts_.release(next_number());
   queue_.release();

@@ -101,7 +101,7 @@ class FlowSender {
   // Switches to another window policy. False when out of memory: the old policy stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
     if (!window_.replace(choice, window_standing(now_ns))) return false;
-    measure_delivery();
+    if (per_path_ != nullptr) measure_delivery();
     return true;
   }
   LossControl& loss() noexcept { return loss_; }
@@ -211,7 +211,7 @@ class FlowSender {
   WindowControl window_;
   LossControl loss_;
   std::unique_ptr<FlowPath[]> per_path_;            // null while the flow is idle
-  std::unique_ptr<DeliveryRate> delivery_;          // null: the window policy does not read it
+  std::unique_ptr<DeliveryRate> delivery_;          // null: idle, or the window policy does not read it
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
   i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths

@@ -110,7 +110,7 @@ def result_bytes(policy: Policy) -> int:
     """The part of its result that a policy fills: without on_timer it sets no timer."""
     family, fields = policy.family, policy.family.result.dtype.fields
     assert fields is not None
-    if family.name == "window" and family.hooks.index("on_timer") not in policy.has:
+    if family.name == "window" and family.hooks.index("on_timer") not in policy.hook_numbers:
         return int(fields["next_timer_ns"][1])
     return family.result.size_bytes
 

@@ -46,7 +46,7 @@ class NativeSide:
         self.policy = policy
         self._library = library  # a reference, so that the code stays loaded
         self._hooks = [
-            library.hook(name) if at in policy.has else None
+            library.hook(name) if at in policy.hook_numbers else None
             for at, name in enumerate(policy.family.hooks)
         ]
         self.flow = Guarded(policy.flow.dtype, 1)

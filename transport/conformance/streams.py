@@ -50,7 +50,7 @@ class Stream:
 
     def __init__(self, policy: Policy, seed: int) -> None:
         self.policy, self.family = policy, policy.family
-        self.hooks = np.array([hook for hook in policy.has if hook != 0])
+        self.hooks = np.array([hook for hook in policy.hook_numbers if hook != 0])
         self.draw = np.random.Generator(np.random.PCG64(seed))
 
     def chunks(self, events: int) -> Iterator[Chunk]:

@@ -145,11 +145,11 @@ class WindowBench:
         self.now_ns = begin_ns + rtt_ns
 
     def send(self, sent_bytes: int) -> None:
-        if SEND in self.side.policy.has:
+        if SEND in self.side.policy.hook_numbers:
             self.call(SEND, 4, sent_bytes=sent_bytes, sent_segments=sent_bytes // SEGMENT_BYTES)
 
     def run_timer(self) -> None:
-        if TIMER in self.side.policy.has and 0 < self.timer_ns <= self.now_ns:
+        if TIMER in self.side.policy.hook_numbers and 0 < self.timer_ns <= self.now_ns:
             self.timer_ns = 0
             self.call(TIMER, 3)
 
