@@ -155,7 +155,7 @@ class Family:
 
     @property
     def own_paths(self) -> bool:
-        """Whether it depends on the policy if there are path records."""
+        """Whether each policy of the family chooses if it has path records."""
         return self.name == "window"
 
 
@@ -222,7 +222,7 @@ class Policy:
     @property
     def shares(self) -> str:
         """Which records the hooks get besides the flow's: "path", "port" or "" (none)."""
-        return "path" if self.family.own_paths and self.shared.size_bytes else self.family.shared
+        return _shares(self.family, self.shared)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -244,6 +244,10 @@ class Policy:
 
     def __str__(self) -> str:
         return f"{self.family.name} policy {self.name!r} in {self.module}"
+
+
+def _shares(family: Family, shared: Record) -> str:
+    return "path" if family.own_paths and shared.size_bytes else family.shared
 
 
 def _arguments(shares: str) -> tuple[str, ...]:
@@ -293,8 +297,7 @@ def _declare(
         raise ValueError(f"policy name {name!r}: at most {MAX_NAME_CHARS} characters")
     _starts_at_zero("flow", flow)
     _starts_at_zero(family.shared or "path", shared)
-    own = family.own_paths and shared.size_bytes
-    arguments = _arguments("path" if own else family.shared)
+    arguments = _arguments(_shares(family, shared))
     for hook in family.hooks:
         if hooks.get(hook) is None and hook in family.optional_hooks:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from transport.sim import ScenarioError, parse, run
+from transport.sim import ScenarioError, chakra, parse, run
 from transport.sim.chakra import (
     COLLECTIVE,
     COMPUTATION,
@@ -151,7 +151,20 @@ def test_chakra__a_generated_trace_needs_a_speed(tmp_path: Path) -> None:
     [
         ([[collective(1, "all_reduce", 8)]], "no such file: a trace has at least two ranks"),
         ([[collective(1, "all_reduce", 8, after=[7])]] * 2, "depends on node 7, which"),
-        ([[collective(1, "all_reduce", -8)]] * 2, "comm_size: -8: must be 0 or more"),
+        ([[collective(1, "all_reduce", -8)]] * 2, "comm_size: -8: give from 0 to 1,099"),
+        ([[collective(1, "all_reduce", 1 << 62)]] * 2, "comm_size: .*: give from 0 to"),
+        ([[collective(1, "broadcast", 8, root_rank="zero")]] * 2, "root_rank: 'zero': give"),
+        ([[{"id": 1, "type": COMPUTATION, "num_ops": "many"}]] * 2, "num_ops: 'many': give"),
+        (
+            [
+                [
+                    {"id": 1, "type": COMPUTATION, "duration_micros": 1 << 62},
+                    collective(2, "all_reduce", 8, after=[1]),
+                ]
+            ]
+            * 2,
+            "node 2: the operations before it take more than",
+        ),
         ([[{"id": 1, "type": COLLECTIVE, "comm_type": 0}]] * 2, "comm_size: missing"),
         ([[{"id": 1, "type": COLLECTIVE, "comm_type": 77}]] * 2, "comm_type is unknown"),
         ([[collective(1, "all_reduce", 8)] * 2] * 2, "two nodes have the number 1"),
@@ -182,6 +195,14 @@ def test_chakra__a_generated_trace_needs_a_speed(tmp_path: Path) -> None:
 def test_chakra__what_is_wrong_is_named(tmp_path: Path, ranks: list[list[Row]], why: str) -> None:
     with pytest.raises(ChakraError, match=why):
         load(written(tmp_path, ranks), "trace.{rank}.et")
+
+
+def test_chakra__more_messages_than_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chakra, "OPERATIONS_MAX", 100)
+    with pytest.raises(ChakraError, match="more than 100 messages and computations: use fewer"):
+        load(written(tmp_path, [[collective(1, "all_reduce", 8)]] * 8), "trace.{rank}.et")
 
 
 def test_chakra__a_pattern_without_a_rank_is_refused(tmp_path: Path) -> None:

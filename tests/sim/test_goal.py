@@ -81,6 +81,15 @@ def test_goal__messages_match_in_order_and_the_last_is_enough() -> None:
         ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}\n", "line 3: send needs 'to' before"),
         ("num_ranks 2\nrank 0 {\nsend 1 to 1\n}\n", "line 3: 'send 1 to 1': expected send"),
         ("num_ranks 2\nrank 0 {\nrecv 1b from -1\n}\n", "line 3: wildcards"),
+        ("num_ranks 2\nrank 0 {\nsend 1099511627777b to 1\n}\n", "line 3: 1099511627777: at most"),
+        (f"num_ranks 2\nrank 0 {{\nsend {'9' * 5_000}b to 1\n}}\n", "line 3: 9{20}...: at most"),
+        (f"num_ranks {'9' * 5_000}\n", "line 1: 9{20}...: at most 65,536"),
+        (f"num_ranks 2\nrank 0 {{\ncalc {'9' * 30}\n}}\n", "line 3: 9{20}...: at most"),
+        (
+            "num_ranks 2\nrank 0 {\na: calc 99999999999999999\nb: send 8b to 1\nb requires a\n}\n"
+            "rank 1 {\nrecv 8b from 0\n}\n",
+            "line 4: the operations before it take more than",
+        ),
         ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}\n", "line 3: rank 2"),
         ("num_ranks 2\nrank 0 {\nsend 1b to 0\n}\n", "line 3: rank 0 sends to itself"),
         ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}\n", "send without a recv"),

@@ -75,6 +75,12 @@ def test_tables__links_of_hosts_and_other_changes_make_none() -> None:
     assert tables(own, change(own, "leaf0-spine0", 10, 0), None).at_ns.size == 0
 
 
+def test_tables__what_is_learned_after_the_longest_run_makes_none() -> None:
+    own = network(LEAVES)
+    both = [change(own, "leaf0-spine0", at_ns, up) for at_ns, up in ((0, 0), (10**15, 1))]
+    assert tables(own, np.concatenate(both), 10**15).at_ns.tolist() == [10**15]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_tables__have_a_route_exactly_where_one_is_left(data: st.DataObject) -> None:

@@ -183,6 +183,7 @@ class Stream:
         """What was sent, and samples of the delivery rate."""
         if self.family.name != "window":
             return {}
+        # A generator of its own, so that the other columns stay as they were without these.
         draw, size = np.random.Generator(np.random.PCG64(int(rtt_ns[0]))), len(acked)
         rates = acked * payload * 1e9 / rtt_ns * draw.random(size)
         return {

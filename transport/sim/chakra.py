@@ -23,6 +23,7 @@ from typing import Any
 
 from transport.ground.extras import install
 from transport.sim.goal import RANKS_MAX, GoalError, Operation, Schedule, job_of
+from transport.sim.key import BYTES_MAX, NS_MAX
 from transport.sim.work import Job
 
 COMPUTATION, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  # enum NodeType
@@ -31,6 +32,7 @@ KINDS = (
     *("reduce_scatter", "reduce_scatter", "barrier"),
 )  # by enum CollectiveCommType; the one of blocks has the same messages
 NODES_MAX = 1 << 22
+OPERATIONS_MAX = 1 << 22
 NODE_BYTES_MAX = 64 << 20
 TAG_OF_GROUPS = 1 << 20  # tags of messages of collectives; those of sends are smaller
 _SCALARS = {
@@ -109,12 +111,12 @@ class Node:
     duration_ns: int
     attributes: dict[str, Any]
 
-    def whole(self, name: str) -> int:
-        """An attribute that is a whole number of 0 or more; ChakraError if it is missing."""
-        value = self.attributes.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            said = "missing" if value is None else f"{value!r}: must be 0 or more"
-            raise ChakraError(f"node {self.number} ({self.name}): {name}: {said}")
+    def whole(self, name: str, most: int = BYTES_MAX, default: int | None = None) -> int:
+        """An attribute that is a whole number from 0 to `most`; ChakraError if it is not."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            said = "missing" if value is None else f"{value!r:.40}: give from 0 to {most:,}"
+            raise ChakraError(f"node {self.number} ({self.name:.40}): {name}: {said}")
         return value
 
 
@@ -141,12 +143,14 @@ def _sizes(image: bytes) -> Iterator[tuple[int, int]]:
 def read(image: bytes) -> list[Node]:
     """The nodes of one file. ChakraError if it is no trace."""
     head_class, node_class = messages()
+    from google.protobuf.message import DecodeError
+
     nodes: list[Node] = []
     for index, (begin, end) in enumerate(_sizes(image)):
         made = (head_class if index == 0 else node_class)()
         try:
             made.ParseFromString(image[begin:end])
-        except Exception as error:  # DecodeError; its module differs between implementations
+        except DecodeError as error:
             raise ChakraError(f"message {index} is damaged, or this is no Chakra trace") from error
         if index == 0:
             continue
@@ -221,7 +225,7 @@ def _collective(rank: _Rank, node: Node, place: int, group: list[int], tag: int)
         each = [(one, part) for one in others]
         rank.direct(node, each, each, tag)
     else:
-        root = int(node.attributes.get("root_rank", group[0]))
+        root = node.whole("root_rank", default=group[0])
         if root not in group:
             raise ChakraError(f"node {node.number}: root_rank {root} is not in its group")
         moved = size if kind in ("broadcast", "reduce") else part
@@ -263,7 +267,8 @@ def schedule_of(traces: list[list[Node]], ops_per_s: float = 0.0) -> Schedule:
     """The schedule of all ranks' graphs. ops_per_s: for computations that give no duration."""
     groups = _groups(traces)
     tags = {name: TAG_OF_GROUPS + number for number, name in enumerate(groups)}
-    ranks = []
+    ranks: list[list[Operation]] = []
+    made = 0
     for number, nodes in enumerate(traces):
         rank = _Rank()
         for node in nodes:
@@ -277,6 +282,10 @@ def schedule_of(traces: list[list[Node]], ops_per_s: float = 0.0) -> Schedule:
                 _message(rank, node, number, len(traces))
             else:
                 rank.alone(node, "calc", _spent_ns(node, ops_per_s))
+            if made + len(rank.operations) > OPERATIONS_MAX:
+                text = f"more than {OPERATIONS_MAX:,} messages and computations"
+                raise ChakraError(f"{text}: use fewer ranks, or cut the traces")
+        made += len(rank.operations)
         _link(rank, nodes, number)
         ranks.append(rank.operations)
     return Schedule(ranks)
@@ -285,21 +294,21 @@ def schedule_of(traces: list[list[Node]], ops_per_s: float = 0.0) -> Schedule:
 def _message(rank: _Rank, node: Node, number: int, ranks: int) -> None:
     sends = node.kind == SEND
     peer = node.whole("comm_dst" if sends else "comm_src")
-    tag = node.whole("comm_tag") if "comm_tag" in node.attributes else 0
-    if peer >= ranks or peer == number or tag >= TAG_OF_GROUPS:
-        text = f"rank {peer} is not another one of {ranks}, or comm_tag is {TAG_OF_GROUPS} or more"
+    tag = node.whole("comm_tag", most=TAG_OF_GROUPS - 1, default=0)
+    if peer >= ranks or peer == number:
+        text = f"rank {peer} is not another one of {ranks}"
         raise ChakraError(f"rank {number}, node {node.number}: {text}")
     rank.alone(node, "send" if sends else "recv", node.whole("comm_size"), peer, tag)
 
 
 def _spent_ns(node: Node, ops_per_s: float) -> int:
-    operations = node.attributes.get("num_ops", 0)
+    operations = node.whole("num_ops", most=1 << 63, default=0)
     if node.duration_ns or node.kind != COMPUTATION or not operations:
         return node.duration_ns
     if not ops_per_s:
         text = f"node {node.number} ({node.name}): has num_ops and no duration: give ops_per_s"
         raise ChakraError(text)
-    return round(float(operations) * 1e9 / ops_per_s)
+    return round(min(operations * 1e9 / ops_per_s, 2.0 * NS_MAX))
 
 
 def _link(rank: _Rank, nodes: list[Node], number: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transport.sim.key import BYTES_MAX, NS_MAX
 from transport.sim.work import DEPENDENCIES_MAX, DEPENDENCY, Job, transfers
 
 _LABEL = r"(?:([A-Za-z]\w*)\s*:\s*)?"
@@ -30,6 +31,8 @@ _RANK = re.compile(r"rank\s+([0-9]+)\s*\{")
 _RANKS = re.compile(r"num_ranks\s+([0-9]+)")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 RANKS_MAX = 65_536
+TAG_MAX = 0x7FFF_FFFF
+CALC_MAX = 10**17
 
 
 class GoalError(ValueError):
@@ -57,6 +60,14 @@ class Schedule:
     ranks: list[list[Operation]]
 
 
+def _whole(text: str, line: int, most: int) -> int:
+    """A number of the schedule; GoalError if it is larger than `most`."""
+    if len(text) > 18 or int(text) > most:  # longer texts may be too long for int()
+        shown = text if len(text) <= 24 else f"{text[:20]}..."
+        raise GoalError(f"line {line}: {shown}: at most {most:,}")
+    return int(text)
+
+
 def parse(text: str) -> Schedule:
     """Parses a schedule; raises GoalError if it is wrong."""
     bare = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
@@ -69,11 +80,11 @@ def parse(text: str) -> Schedule:
         if not words:
             continue
         if (match := _RANKS.fullmatch(words)) is not None and current is None and not ranks:
-            if not 2 <= int(match[1]) <= RANKS_MAX:
-                raise GoalError(f"line {number}: num_ranks {match[1]}: give from 2 to {RANKS_MAX}")
-            ranks = [[] for _ in range(int(match[1]))]
+            if (count := _whole(match[1], number, RANKS_MAX)) < 2:
+                raise GoalError(f"line {number}: num_ranks {count}: give from 2 to {RANKS_MAX:,}")
+            ranks = [[] for _ in range(count)]
         elif (match := _RANK.fullmatch(words)) is not None and current is None:
-            rank = int(match[1])
+            rank = _whole(match[1], number, RANKS_MAX)
             if rank >= len(ranks) or rank in seen:
                 what = "has two blocks" if rank in seen else f"num_ranks is {len(ranks)}"
                 raise GoalError(f"line {number}: rank {rank}: {what}")
@@ -108,13 +119,14 @@ def _statement(
         if (kind == "send") != (way == "to"):
             wanted = "to" if way == "from" else "from"
             raise GoalError(f"line {number}: {kind} needs '{wanted}' before its rank, not '{way}'")
-        if int(peer) < 0 or (tag or "").startswith("-"):
+        if peer.startswith("-") or (tag or "").startswith("-"):
             raise GoalError(f"line {number}: wildcards are not supported: give the rank and tag")
-        if int(peer) >= ranks:
+        if (other := _whole(peer, number, RANKS_MAX)) >= ranks:
             raise GoalError(f"line {number}: rank {peer}: must be less than num_ranks, {ranks}")
-        made = Operation(kind, number, int(size), int(peer), int(tag or 0))
+        bytes_, tagged = _whole(size, number, BYTES_MAX), _whole(tag or "0", number, TAG_MAX)
+        made = Operation(kind, number, bytes_, other, tagged)
     elif (match := _CALC.fullmatch(words)) is not None:
-        label, made = match[1], Operation("calc", number, int(match[2]))
+        label, made = match[1], Operation("calc", number, _whole(match[2], number, CALC_MAX))
     else:
         raise GoalError(
             f"line {number}: {words[:40]!r}: expected send, recv, calc, requires or irequires"
@@ -159,6 +171,9 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
                 over[index] = (wait[0], {**kept, mine: 0})
             else:
                 over[index] = (0, {mine: 0})
+                if max(wait[0], *wait[1].values(), 0) > NS_MAX:
+                    text = f"the operations before it take more than {NS_MAX:,} ns"
+                    raise GoalError(f"line {one.line}: {text}")
                 made["start_ns"][mine] = wait[0]
                 for before, delay in wait[1].items():
                     found[before, mine] = max(found.get((before, mine), 0), delay)

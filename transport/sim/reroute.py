@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transport.sim.key import NS_MAX
 from transport.sim.network import Array, Network, SetList
 
 TABLES_MAX = 1_024
@@ -33,10 +34,14 @@ def tables(network: Network, changes: Array, delay_ns: int | None) -> Tables:
     delay_ns: how long after a change a switch knows of it; None: it never does. ValueError if there
     are too many changes.
     """
+    delay = delay_ns or 0
     at_ns, downs = _downs(network, changes) if delay_ns is not None else ([], [])
     if len(at_ns) > TABLES_MAX:
         text = f"links between switches go down or up at {len(at_ns):,} times"
         raise ValueError(f"{text}: at most {TABLES_MAX:,}")
+    # No run is that long, and what the switches learn later does not matter.
+    downs = [down for when, down in zip(at_ns, downs, strict=True) if when + delay <= NS_MAX]
+    at_ns = at_ns[: len(downs)]
     route = np.empty((1 + len(at_ns), *network.route.shape), np.int32)
     route[0] = network.route
     if not at_ns:
@@ -46,7 +51,7 @@ def tables(network: Network, changes: Array, delay_ns: int | None) -> Tables:
         sets.append(network.set_of(number))
     for table, down in zip(route[1:], downs, strict=True):
         table[:] = _left(network, sets, down)
-    times = np.array(at_ns, np.int64) + np.int64(delay_ns or 0)
+    times = np.array(at_ns, np.int64) + delay
     return Tables(times, route, *sets.build())
 
 
