@@ -14,6 +14,7 @@ from congestion.registry import find
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from tests.waiting import until
 from transport import Endpoint
+from transport.compiler.source import load as load_source
 from transport.errors import InvalidArgumentError
 from transport.policies.recording import (
     MAGIC,
@@ -23,6 +24,7 @@ from transport.policies.recording import (
     parse,
     read,
 )
+from transport.policies.replay import replay
 
 
 def traffic(here: Any, there: Any, messages: int = 6, size: int = 1_500_000) -> None:
@@ -345,3 +347,62 @@ def test_recording__sockets_bring_no_telemetry_and_its_policies_work(
     assert {step.policy.name for step in steps} == {name}
     assert any(step.hook == 1 for step in steps)
     assert not any(step.failed or step.event["hops"].any() for step in steps)
+
+
+# A window policy that fails if a hook is told what it must not be; it reads the delivery rate.
+HOOKS = """
+from congestion.api import record, window_policy
+
+Flow = record(sent_bytes=int, due_ns=int)
+Path = record(sent_bytes=int, acked_bytes=int)
+
+def start(flow, paths, params, event, result):
+    result.window_bytes = 64.0 * event.segment_bytes
+    flow.due_ns = event.now_ns + 50_000
+    result.next_timer_ns = flow.due_ns
+
+def ack(flow, paths, params, event, result):
+    paths[event.path].acked_bytes += event.acked_bytes
+    if paths[event.path].acked_bytes > paths[event.path].sent_bytes:
+        raise ValueError("acknowledged more than was sent on the path")
+    if event.delivery_bytes_per_s < 0.0:
+        raise ValueError("a negative rate")
+
+def other(flow, paths, params, event, result):
+    pass
+
+def timer(flow, paths, params, event, result):
+    if event.now_ns < flow.due_ns:
+        raise ValueError("too early")
+    flow.due_ns = event.now_ns + 50_000
+    result.next_timer_ns = flow.due_ns
+
+def send(flow, paths, params, event, result):
+    flow.sent_bytes += event.sent_bytes
+    paths[event.path].sent_bytes += event.sent_bytes
+    if event.inflight_bytes < event.sent_bytes or event.delivered_bytes > flow.sent_bytes:
+        raise ValueError("the bytes in flight do not add up")
+
+POLICY = window_policy(
+    "hooks", flow=Flow, path=Path, on_start=start, on_ack=ack, on_loss=other, on_timeout=other,
+    on_timer=timer, on_send=send,
+)
+"""
+
+
+def test_recording__timers_sends_and_path_records_work_over_sockets(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    (policies := tmp_path / "policies").mkdir()
+    (source := policies / "hooks.py").write_text(HOOKS)
+    (files := tmp_path / "files").mkdir()
+    knobs = {"window_policy": source, "record_file": files / "run-%p.weftrec", "paths": 4}
+    with pair(**knobs, fault={"loss": 0.01}) as (here, there):
+        traffic(here, there, messages=4)
+    steps = [step for file in sorted(files.iterdir()) for step in read(file).of("window")]
+    assert {step.hook for step in steps} >= {0, 1, 4, 5}
+    assert {step.paths for step in steps} == {4}
+    assert not any(step.failed for step in steps)
+    assert any(step.event["delivery_bytes_per_s"][0] > 0 for step in steps)
+    for file in sorted(files.iterdir()):
+        track = replay(load_source(source), read(file).steps)
+        assert (track.differs, track.failures) == (0, 0)

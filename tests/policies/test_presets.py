@@ -55,8 +55,8 @@ def test_preset__sets_its_parameters_and_others_come_after_it() -> None:
             "'page': choose one of gain, segments, weight; presets: paper, plain",
         ),
         ("gain", "gain needs a value; presets: paper, plain"),
-        ("gain=1,paper", "paper is a preset: write one, and before the parameters"),
-        ("paper,paper", "paper is a preset: write one, and before the parameters"),
+        ("gain=1,paper", "paper is a preset: give at most one, before the parameters"),
+        ("paper,paper", "paper is a preset: give at most one, before the parameters"),
         ("paper,gain=x", "gain=x: not a finite number"),
     ],
 )

@@ -168,7 +168,7 @@ def test_chakra__a_generated_trace_needs_a_speed(tmp_path: Path) -> None:
         ([[{"id": 1, "type": COLLECTIVE, "comm_type": 0}]] * 2, "comm_size: missing"),
         ([[{"id": 1, "type": COLLECTIVE, "comm_type": 77}]] * 2, "comm_type is unknown"),
         ([[collective(1, "all_reduce", 8)] * 2] * 2, "two nodes have the number 1"),
-        ([[{"id": 1, "type": SEND, "comm_dst": 0, "comm_size": 1}]] * 2, "rank 0 is not another"),
+        ([[{"id": 1, "type": SEND, "comm_dst": 0, "comm_size": 1}]] * 2, "give another rank"),
         (
             [[{"id": 5, "type": SEND, "comm_dst": 1, "comm_size": 1}], [{"id": 1, "type": 4}]],
             "send without a recv",
@@ -183,7 +183,7 @@ def test_chakra__a_generated_trace_needs_a_speed(tmp_path: Path) -> None:
         ),
         (
             [[collective(1, "all_reduce", 8)], [{"id": 1, "type": 4}]],
-            "rank 1 has no collective of it",
+            "rank 1 has no collective in it",
         ),
         (
             [[collective(1, "broadcast", 8, root_rank=4)]] * 2,

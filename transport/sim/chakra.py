@@ -250,11 +250,11 @@ def _groups(traces: list[list[Node]]) -> dict[str, list[int]]:
         said = f"process group {name!r}" if name else "the group of all ranks"
         if not name and len(by_rank) < len(traces):
             lacks = next(rank for rank in range(len(traces)) if rank not in by_rank)
-            raise ChakraError(f"{said}: rank {lacks} has no collective of it")
+            raise ChakraError(f"{said}: rank {lacks} has no collective in it")
         (first, theirs), *more = by_rank.items()
         for rank, mine in more:
             if len(mine) != len(theirs):
-                text = f"rank {first} has {len(theirs)} collectives of it, rank {rank} {len(mine)}"
+                text = f"rank {first} has {len(theirs)} collectives in it, rank {rank} {len(mine)}"
                 raise ChakraError(f"{said}: {text}")
             for one, other in zip(theirs, mine, strict=True):
                 if one.attributes.get("comm_type") != other.attributes.get("comm_type"):
@@ -296,7 +296,7 @@ def _message(rank: _Rank, node: Node, number: int, ranks: int) -> None:
     peer = node.whole("comm_dst" if sends else "comm_src")
     tag = node.whole("comm_tag", most=TAG_OF_GROUPS - 1, default=0)
     if peer >= ranks or peer == number:
-        text = f"rank {peer} is not another one of {ranks}"
+        text = f"rank {peer}: give another rank, below {ranks}"
         raise ChakraError(f"rank {number}, node {node.number}: {text}")
     rank.alone(node, "send" if sends else "recv", node.whole("comm_size"), peer, tag)
 

@@ -172,7 +172,8 @@ bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std
     const std::string name(trimmed(assignment)), policy(descriptor.name);
     std::string ignored;
     if (preset_of(descriptor, name, &ignored)) {
-      *error = policy + ": " + name + " is a preset: write one, and before the parameters, as " + policy + ":" + name;
+      *error =
+          policy + ": " + name + " is a preset: give at most one, before the parameters, as " + policy + ":" + name;
     }
     return false;
   }
